@@ -1,0 +1,410 @@
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "base/machine.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <sched.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* A path of the file system below root, and a cgroup path below that. */
+enum { PATH_BYTES = 2 * PATH_MAX };
+
+/* Values of this size and above mean "no limit": v1 says so with 2^63 less a page. */
+#define UNLIMITED (UINT64_C(1) << 60)
+
+uint64_t machine_ram(void)
+{
+    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+
+    return pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : 0;
+}
+
+/* The first line of a file, without its newline. false: no such file, or nothing in it. */
+static bool read_line(const char *path, char *out, int bytes)
+{
+    FILE *f = fopen(path, "re");
+    bool ok;
+
+    if (!f)
+        return false;
+    ok = fgets(out, bytes, f) != NULL;
+    fclose(f);
+    if (ok)
+        out[strcspn(out, "\n")] = '\0';
+    return ok && *out;
+}
+
+/* Digits only, at least one, no overflow; *end is what follows them. */
+static bool parse_u64(const char *text, const char **end, uint64_t *out)
+{
+    uint64_t v = 0;
+    const char *p = text;
+
+    for (; *p >= '0' && *p <= '9'; p++) {
+        uint64_t digit = (uint64_t)(*p - '0');
+
+        if (v > (UINT64_MAX - digit) / 10)
+            return false;
+        v = v * 10 + digit;
+    }
+    *end = p;
+    *out = v;
+    return p > text;
+}
+
+/* A cgroup path as a place below its mount: no empty or "." components, no "/" at the end. A
+ * process outside its cgroup namespace sees "..": no such step climbs above the mount, because
+ * what lies there is not visible to us. */
+static bool cgroup_clean(char *out, size_t bytes, const char *path)
+{
+    size_t n = 0;
+
+    out[0] = '\0';
+    while (*path) {
+        size_t len = strcspn(path, "/");
+
+        if (len == 2 && path[0] == '.' && path[1] == '.') {
+            while (n > 0 && out[--n] != '/')
+                ;
+            out[n] = '\0';
+        } else if (len > 1 || (len == 1 && path[0] != '.')) {
+            if (n + 1 + len >= bytes)
+                return false;
+            out[n++] = '/';
+            memcpy(out + n, path, len);
+            n += len;
+            out[n] = '\0';
+        }
+        path += len + (path[len] == '/');
+    }
+    return true;
+}
+
+/* Leave the last component off. false: it was the root. */
+static bool cgroup_parent(char *path)
+{
+    char *slash = strrchr(path, '/');
+
+    if (!slash)
+        return false;
+    *slash = '\0';
+    return true;
+}
+
+static bool has_controller(const char *list, const char *name)
+{
+    size_t want = strlen(name);
+
+    for (; *list; list += strcspn(list, ","), list += *list == ',') {
+        if (strcspn(list, ",") == want && strncmp(list, name, want) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* The cgroup of this process: under v2 (controller NULL), or in the v1 hierarchy that has the
+ * controller. false: it is in none, or the path makes no sense. */
+static bool cgroup_of_self(const char *root, const char *controller, char *out, size_t bytes)
+{
+    char path[PATH_BYTES], *line = NULL;
+    size_t room = 0;
+    bool found = false;
+    FILE *f;
+
+    snprintf(path, sizeof(path), "%s/proc/self/cgroup", root);
+    f = fopen(path, "re");
+    if (!f)
+        return false;
+    while (!found && getline(&line, &room, f) > 0) { /* hierarchy:controllers:path */
+        char *list = strchr(line, ':'), *at = list ? strchr(list + 1, ':') : NULL;
+
+        if (!at || at[1] != '/')
+            continue;
+        *list++ = '\0';
+        *at++ = '\0';
+        at[strcspn(at, "\n")] = '\0';
+        found = controller ? has_controller(list, controller) : !strcmp(line, "0") && !*list;
+        if (found && !cgroup_clean(out, bytes, at))
+            found = false;
+    }
+    free(line);
+    fclose(f);
+    return found;
+}
+
+static bool exists(const char *root, const char *path)
+{
+    char full[PATH_BYTES];
+
+    return snprintf(full, sizeof(full), "%s%s", root, path) < (int)sizeof(full) &&
+           access(full, F_OK) == 0;
+}
+
+/* Beside v1 hierarchies (hybrid) the v2 tree is one directory down. */
+static const char *unified_mount(const char *root)
+{
+    bool hybrid = exists(root, "/sys/fs/cgroup/unified") &&
+                  !exists(root, "/sys/fs/cgroup/cgroup.controllers");
+
+    return hybrid ? "/sys/fs/cgroup/unified" : "/sys/fs/cgroup";
+}
+
+/* The smallest limit seen so far. */
+struct least {
+    const char *root;
+    uint64_t bytes;
+    char *what; /* may be NULL */
+    unsigned what_bytes;
+};
+
+static void decided_by(struct least *l, const char *what)
+{
+    if (l->what && l->what_bytes)
+        snprintf(l->what, l->what_bytes, "%s", what);
+}
+
+/* Take MOUNT CGROUP / FILE into account. false: there is no such file. */
+static bool limit_from(struct least *l, const char *mount, const char *cgroup, const char *file)
+{
+    char path[PATH_BYTES], text[64];
+    size_t skip = strlen(l->root);
+    const char *end;
+    uint64_t v;
+
+    if (snprintf(path, sizeof(path), "%s%s%s/%s", l->root, mount, cgroup, file) >=
+        (int)sizeof(path))
+        return false;
+    if (!read_line(path, text, sizeof(text)))
+        return false;
+    if (!parse_u64(text, &end, &v) || *end || v == 0 || v >= UNLIMITED)
+        return true; /* "max", or nothing we understand: no limit */
+    if (l->bytes == 0 || v < l->bytes) {
+        l->bytes = v;
+        decided_by(l, path + skip);
+    }
+    return true;
+}
+
+static void limits_v2(struct least *l)
+{
+    const char *mount = unified_mount(l->root);
+    char cgroup[PATH_MAX];
+
+    if (!cgroup_of_self(l->root, NULL, cgroup, sizeof(cgroup)))
+        return;
+    do {
+        limit_from(l, mount, cgroup, "memory.max");
+        limit_from(l, mount, cgroup, "memory.high");
+    } while (cgroup_parent(cgroup));
+}
+
+/* An ancestor limits us only where it counts its descendants. The first directory that exists is
+ * our own: a container may see its cgroup as the root of the mount. */
+static void limits_v1(struct least *l)
+{
+    static const char mount[] = "/sys/fs/cgroup/memory";
+    char cgroup[PATH_MAX], path[PATH_BYTES], text[8];
+    bool own = true;
+
+    if (!cgroup_of_self(l->root, "memory", cgroup, sizeof(cgroup)))
+        return;
+    do {
+        snprintf(path, sizeof(path), "%s%s%s/memory.use_hierarchy", l->root, mount, cgroup);
+        if (!own && read_line(path, text, sizeof(text)) && !strcmp(text, "0"))
+            continue;
+        if (limit_from(l, mount, cgroup, "memory.limit_in_bytes"))
+            own = false;
+    } while (cgroup_parent(cgroup));
+}
+
+uint64_t machine_usable_ram(const char *root, char *what, unsigned what_bytes)
+{
+    struct least l = {root ? root : "", machine_ram(), what, what_bytes};
+
+    if (!strcmp(l.root, "/"))
+        l.root = "";
+    decided_by(&l, l.bytes ? "physical RAM" : "unknown");
+    if (strlen(l.root) < PATH_MAX) {
+        limits_v2(&l);
+        limits_v1(&l);
+    }
+    return l.bytes;
+}
+
+/* "200000 100000": two cores. 0: no limit, or nothing we understand. */
+static unsigned quota_cores(const char *text)
+{
+    const char *end;
+    uint64_t quota, period;
+
+    if (!parse_u64(text, &end, &quota) || *end != ' ')
+        return 0;
+    if (!parse_u64(end + 1, &end, &period) || *end || quota == 0 || period == 0)
+        return 0;
+    quota = quota / period + (quota % period != 0);
+    return quota < UINT_MAX ? (unsigned)quota : 0;
+}
+
+unsigned machine_quota_cores(const char *root)
+{
+    char cgroup[PATH_MAX], path[PATH_BYTES], text[64];
+    unsigned least = 0;
+
+    if (!root || !strcmp(root, "/"))
+        root = "";
+    if (strlen(root) >= PATH_MAX || !cgroup_of_self(root, NULL, cgroup, sizeof(cgroup)))
+        return 0;
+    do {
+        unsigned n = 0;
+
+        if (snprintf(path, sizeof(path), "%s%s%s/cpu.max", root, unified_mount(root), cgroup) <
+                (int)sizeof(path) &&
+            read_line(path, text, sizeof(text)))
+            n = quota_cores(text);
+        if (n && (least == 0 || n < least))
+            least = n;
+    } while (cgroup_parent(cgroup));
+    return least;
+}
+
+#ifdef __linux__
+
+/* Cores in this thread's affinity mask, however many the kernel knows; 0 = cannot tell. */
+static unsigned affinity_cores(void)
+{
+    for (unsigned cpus = CPU_LIST_MAX; cpus <= 1u << 16; cpus *= 2) {
+        size_t bytes = CPU_ALLOC_SIZE(cpus);
+        cpu_set_t *set = CPU_ALLOC(cpus);
+        int n = -1, reason = ENOMEM;
+
+        if (set) {
+            n = sched_getaffinity(0, bytes, set) ? -1 : CPU_COUNT_S(bytes, set);
+            reason = errno;
+            CPU_FREE(set);
+        }
+        if (n > 0)
+            return (unsigned)n;
+        if (reason != EINVAL) /* EINVAL: the mask is larger than that */
+            break;
+    }
+    return 0;
+}
+
+int machine_bind_thread(unsigned cpu, struct err *e)
+{
+    size_t bytes = CPU_ALLOC_SIZE(CPU_LIST_MAX);
+    cpu_set_t *set;
+    int rc, reason;
+
+    if (cpu >= CPU_LIST_MAX)
+        return err_set(e, ERR_ARG, "cpu %u: the highest is %d", cpu, CPU_LIST_MAX - 1);
+    set = CPU_ALLOC(CPU_LIST_MAX);
+    if (!set)
+        return err_set(e, ERR_NOMEM, "cpu %u: no memory for a mask", cpu);
+    CPU_ZERO_S(bytes, set);
+    CPU_SET_S(cpu, bytes, set);
+    rc = sched_setaffinity(0, bytes, set);
+    reason = errno;
+    CPU_FREE(set);
+    if (!rc)
+        return 0;
+    if (reason == EINVAL)
+        return err_set(e, ERR_ARG, "cpu %u is not one this process may use", cpu);
+    return err_set(e, ERR_UNSUPPORTED, "cannot bind a thread to cpu %u: %s", cpu, strerror(reason));
+}
+
+#else
+
+static unsigned affinity_cores(void)
+{
+    return 0;
+}
+
+int machine_bind_thread(unsigned cpu, struct err *e)
+{
+    return err_set(e, ERR_UNSUPPORTED, "cpu %u: this system cannot bind threads", cpu);
+}
+
+#endif
+
+unsigned machine_cores(void)
+{
+    unsigned n = affinity_cores(), quota = machine_quota_cores(NULL);
+
+    if (n == 0) {
+        long online = sysconf(_SC_NPROCESSORS_ONLN);
+
+        n = online > 0 ? (unsigned)online : 1;
+    }
+    return quota && quota < n ? quota : n;
+}
+
+static const char *skip_spaces(const char *p)
+{
+    return p + strspn(p, " ");
+}
+
+/* Complain about the byte at p. */
+static int list_error(struct err *e, const char *text, const char *p, const char *want)
+{
+    if (!*p)
+        return err_set(e, ERR_ARG, "cpu list \"%s\": ends where %s is expected", text, want);
+    return err_set(e, ERR_ARG, "cpu list \"%s\": byte %d: '%c' where %s is expected", text,
+                   (int)(p - text), *p >= ' ' && *p <= '~' ? *p : '?', want);
+}
+
+static int list_number(unsigned *out, const char **at, const char *text, struct err *e)
+{
+    const char *p = skip_spaces(*at);
+    uint64_t v;
+
+    if (*p < '0' || *p > '9')
+        return list_error(e, text, p, "a number");
+    if (!parse_u64(p, at, &v) || v >= CPU_LIST_MAX)
+        return err_set(e, ERR_ARG, "cpu list \"%s\": cpu %.*s is out of range 0...%d", text,
+                       (int)strspn(p, "0123456789"), p, CPU_LIST_MAX - 1);
+    *at = skip_spaces(*at);
+    *out = (unsigned)v;
+    return 0;
+}
+
+int cpu_list_parse(struct cpu_list *out, const char *text, struct err *e)
+{
+    bool listed[CPU_LIST_MAX] = {false};
+    const char *p = text;
+
+    if (!text)
+        return err_set(e, ERR_ARG, "cpu list: none given");
+    for (;;) {
+        unsigned from, to;
+
+        if (list_number(&from, &p, text, e))
+            return e->code;
+        to = from;
+        if (*p == '-') {
+            p++;
+            if (list_number(&to, &p, text, e))
+                return e->code;
+        }
+        if (to < from)
+            return err_set(e, ERR_ARG, "cpu list \"%s\": %u-%u runs backwards", text, from, to);
+        memset(listed + from, true, to - from + 1);
+        if (!*p)
+            break;
+        if (*p != ',')
+            return list_error(e, text, p, "a comma");
+        p++;
+    }
+    out->n = 0;
+    for (unsigned cpu = 0; cpu < CPU_LIST_MAX; cpu++) {
+        if (listed[cpu])
+            out->cpu[out->n++] = (uint16_t)cpu;
+    }
+    return 0;
+}

@@ -1,0 +1,42 @@
+/* base/machine.h - what the machine offers: memory under cgroups, cores, thread placement.
+ *
+ * Capacities, not current free amounts: the same command sizes itself the same way twice.
+ */
+#ifndef BASE_MACHINE_H
+#define BASE_MACHINE_H
+
+#include <stdint.h>
+
+#include "base/err.h"
+
+enum { CPU_LIST_MAX = 1024, THREADS_MAX = 64 };
+
+/* Bytes of physical RAM; 0 = unknown. */
+uint64_t machine_ram(void);
+
+/* min(machine_ram, every finite memory limit of this process's cgroup and of its ancestors):
+ * memory.max and memory.high under v2, memory.limit_in_bytes under v1. `what` names the limit that
+ * decided ("physical RAM", "/sys/fs/cgroup/x/memory.high"). root replaces "/" in tests; NULL = "/".
+ * Never fails: what cannot be read does not limit. */
+uint64_t machine_usable_ram(const char *root, char *what, unsigned what_bytes);
+
+/* Cores that cpu.max of this process's cgroup and its ancestors pays for, rounded up; 0 = no limit.
+ * root as above. */
+unsigned machine_quota_cores(const char *root);
+
+/* Cores the calling thread may run on (affinity, then machine_quota_cores); at least 1. */
+unsigned machine_cores(void);
+
+struct cpu_list {
+    unsigned n;
+    uint16_t cpu[CPU_LIST_MAX]; /* ascending, distinct */
+};
+
+/* "0-3, 8": items N or A-B, spaces around punctuation, duplicates fold, 0...1023. ERR_ARG for an
+ * empty item, a trailing comma, a reversed range, anything else. */
+int cpu_list_parse(struct cpu_list *out, const char *text, struct err *e);
+
+/* Bind the calling thread to one CPU. ERR_ARG: that CPU is not ours; ERR_UNSUPPORTED. */
+int machine_bind_thread(unsigned cpu, struct err *e);
+
+#endif
