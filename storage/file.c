@@ -1,0 +1,198 @@
+#include "storage/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "storage/extent.h"
+
+enum { READ_MAX = 1 << 30 }; /* bytes per pread; the system's own bound is just below 2 GiB */
+
+/* Never 0, 1 or 2: a host may have closed them, and in struct file 0 means none. */
+static int open_above_stdio(int dirfd, const char *name, int flags)
+{
+    int fd, high;
+
+    do
+        fd = openat(dirfd, name, O_RDONLY | O_CLOEXEC | O_NOCTTY | flags);
+    while (fd < 0 && errno == EINTR);
+    if (fd < 0 || fd > 2)
+        return fd;
+    high = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+    close(fd);
+    return high;
+}
+
+static void __attribute__((format(printf, 2, 3))) why_not(struct file *f, const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(f->why, sizeof(f->why), fmt, ap);
+    va_end(ap);
+}
+
+/* What the file system says about direct reads; true also when it says nothing. */
+static bool alignment_fits(struct file *f, int fd)
+{
+#ifdef STATX_DIOALIGN
+    struct statx sx;
+
+    if (statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &sx) || !(sx.stx_mask & STATX_DIOALIGN))
+        return true;
+    if (!sx.stx_dio_mem_align || !sx.stx_dio_offset_align) {
+        why_not(f, "the file system says it has no direct reads");
+        return false;
+    }
+    if (sx.stx_dio_mem_align > IO_ALIGN || sx.stx_dio_offset_align > IO_ALIGN) {
+        why_not(f, "direct reads want multiples of %u bytes in memory, %u in the file; we have %d",
+                sx.stx_dio_mem_align, sx.stx_dio_offset_align, IO_ALIGN);
+        return false;
+    }
+#else
+    (void)f, (void)fd;
+#endif
+    return true;
+}
+
+/* open may accept O_DIRECT where read refuses it: only a read that delivers is a proof. */
+static bool direct_read_works(struct file *f, int fd)
+{
+    void *page;
+    ssize_t got;
+    int err;
+
+    if (posix_memalign(&page, IO_ALIGN, IO_ALIGN)) {
+        why_not(f, "no memory to try a direct read");
+        return false;
+    }
+    do
+        got = pread(fd, page, IO_ALIGN, 0);
+    while (got < 0 && errno == EINTR);
+    err = errno;
+    free(page);
+    if (got < 0)
+        why_not(f, "a direct read failed: %s", strerror(err));
+    else if (got < IO_ALIGN)
+        why_not(f, "a direct read gave %zd of %d bytes", got, IO_ALIGN);
+    return got == IO_ALIGN;
+}
+
+/* A direct descriptor of the file that f->buffered is, or -1 with the reason in f->why. */
+static int open_direct(struct file *f, int dirfd, const char *name, const struct stat *st)
+{
+#ifdef O_DIRECT
+    struct stat now;
+    int fd;
+
+    if (f->bytes < IO_ALIGN) {
+        why_not(f, "the file has %" PRIu64 " bytes, less than %d", f->bytes, IO_ALIGN);
+        return -1;
+    }
+    fd = open_above_stdio(dirfd, name, O_DIRECT);
+    if (fd < 0) {
+        why_not(f, "open with O_DIRECT: %s", strerror(errno));
+        return -1;
+    }
+    if (fstat(fd, &now) || now.st_dev != st->st_dev || now.st_ino != st->st_ino)
+        why_not(f, "the file was replaced while it was being opened");
+    else if (alignment_fits(f, fd) && direct_read_works(f, fd))
+        return fd;
+    close(fd);
+#else
+    (void)dirfd, (void)name, (void)st;
+    why_not(f, "this system has no O_DIRECT");
+#endif
+    return -1;
+}
+
+int file_open(struct file *out, int dirfd, const char *name, bool want_direct, struct err *e)
+{
+    struct file f = {.direct = false};
+    struct stat st;
+    int direct = -1;
+
+    snprintf(f.name, sizeof(f.name), "%s", name);
+    /* O_NONBLOCK, so that a FIFO in the place of a file does not hang us; taken off again because
+     * it also tells io_uring to give up where it would have to wait. */
+    f.buffered = open_above_stdio(dirfd, name, O_NONBLOCK);
+    if (f.buffered < 0)
+        return err_sys(e, errno, "%s", name);
+    if (fstat(f.buffered, &st) || fcntl(f.buffered, F_SETFL, O_RDONLY) < 0) {
+        err_sys(e, errno, "%s", name);
+        close(f.buffered);
+        return e->code;
+    }
+    if (!S_ISREG(st.st_mode)) {
+        close(f.buffered);
+        return err_set(e, ERR_IO, "%s: not a regular file", name);
+    }
+    f.bytes = (uint64_t)st.st_size;
+    if (want_direct)
+        direct = open_direct(&f, dirfd, name, &st);
+    else
+        why_not(&f, "not asked for");
+    f.direct = direct >= 0;
+    f.fd = f.direct ? direct : f.buffered;
+    *out = f;
+    return 0;
+}
+
+void file_close(struct file *f)
+{
+    if (f->buffered > 0 && f->buffered != f->fd)
+        close(f->buffered);
+    if (f->fd > 0)
+        close(f->fd);
+    memset(f, 0, sizeof(*f));
+}
+
+/* Bytes read, less than n only at the end of the file, or -errno. unit: what a short count must be
+ * a multiple of to go on from; a direct read stops elsewhere only at the end. */
+static int64_t read_to_end(int fd, void *dst, size_t n, uint64_t offset, unsigned unit)
+{
+    size_t done = 0;
+
+    while (done < n) {
+        size_t want = n - done < READ_MAX ? n - done : READ_MAX;
+        ssize_t got = pread(fd, (char *)dst + done, want, (off_t)(offset + done));
+
+        if (got < 0 && (errno == EINTR || errno == EAGAIN))
+            continue;
+        if (got < 0)
+            return -errno;
+        done += (size_t)got;
+        if (!got || done % unit)
+            break;
+    }
+    return (int64_t)done;
+}
+
+int file_read(const struct file *f, void *dst, size_t n, uint64_t offset, struct err *e)
+{
+    int64_t got = read_to_end(f->buffered, dst, n, offset, 1);
+
+    if (got < 0)
+        return err_sys(e, (int)-got, "%s: %zu bytes at %" PRIu64, f->name, n, offset);
+    if ((size_t)got < n)
+        return err_set(e, ERR_IO,
+                       "%s: %zu bytes at %" PRIu64 ": only %" PRId64 " came (the file had %" PRIu64
+                       " bytes when it was opened)",
+                       f->name, n, offset, got, f->bytes);
+    return 0;
+}
+
+int file_pread(const struct file *f, void *dst, size_t n, uint64_t offset)
+{
+    int64_t got = read_to_end(f->fd, dst, n, offset, f->direct ? IO_ALIGN : 1);
+
+    if (got < 0)
+        return (int)got;
+    return (size_t)got < n ? -EIO : 0;
+}

@@ -1,0 +1,30 @@
+/* storage/frames.h - the arena: one mapping cut into equal frames that hold pages. */
+#ifndef STORAGE_FRAMES_H
+#define STORAGE_FRAMES_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+
+struct frames {
+    struct mem *mem;
+    uint8_t *base;      /* IO_ALIGN-aligned */
+    size_t frame_bytes; /* a multiple of IO_ALIGN */
+    unsigned n;
+};
+
+/* n frames of frame_bytes each, huge pages advised, charged as MEM_POOL. ERR_BUDGET, ERR_NOMEM. */
+int frames_open(struct frames *out, struct mem *mem, size_t frame_bytes, unsigned n, struct err *e);
+void frames_close(struct frames *f);
+
+/* Give the memory of the last `count` frames back to the system; they must not be used again. */
+void frames_give_back(struct frames *f, unsigned count);
+
+static inline uint8_t *frame_at(const struct frames *f, unsigned frame)
+{
+    return f->base + (size_t)frame * f->frame_bytes;
+}
+
+#endif

@@ -1,0 +1,113 @@
+#include "storage/io.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "storage/file.h"
+
+enum { DEPTH_MAX = 4096 };
+
+static const struct io_ops *const engines[] = {
+#ifdef HAVE_IO_URING
+    &io_ops_uring,
+#endif
+    &io_ops_threads,
+    &io_ops_sync,
+    NULL,
+};
+
+const struct io_ops *const *io_engines(void)
+{
+    return engines;
+}
+
+/* One real read of the first IO_ALIGN bytes of the first file, into dst. */
+static int probe(struct io *io, const struct file *file, void *dst, struct err *e)
+{
+    struct io_read r = {.at = {.length = IO_ALIGN}, .dst = dst}, *reads = &r, *done;
+
+    if (io->ops->submit(io, &reads, 1) != 1 || io->ops->reap(io, &done, 1, true) != 1)
+        return err_set(e, ERR_IO, "%s: did not finish a first read", io->ops->name);
+    if (r.status)
+        return err_sys(e, -r.status, "%s: a first read of %s", io->ops->name, file->name);
+    return 0;
+}
+
+static int open_and_probe(struct io **out, const struct io_ops *ops, const struct io_config *cfg,
+                          struct err *e)
+{
+    struct io *io;
+    void *own = NULL, *dst = cfg->arena;
+
+    if (ops->open(&io, cfg, e))
+        return e->code;
+    if (cfg->n_files && cfg->files[0]->bytes >= IO_ALIGN) {
+        if (cfg->arena_bytes < IO_ALIGN) {
+            if (posix_memalign(&own, IO_ALIGN, IO_ALIGN)) {
+                ops->close(io);
+                return err_set(e, ERR_NOMEM, "%s: out of memory for a first read", ops->name);
+            }
+            dst = own;
+        }
+        if (probe(io, cfg->files[0], dst, e)) {
+            ops->close(io); /* before free: it waits for what is in flight */
+            free(own);
+            return e->code;
+        }
+        free(own);
+    }
+    *out = io;
+    return 0;
+}
+
+static void add_step(struct io_report *report, const char *text)
+{
+    size_t room = sizeof(report->steps) - 1;
+
+    if (report->steps[0])
+        strncat(report->steps, "; ", room - strlen(report->steps));
+    strncat(report->steps, text, room - strlen(report->steps));
+}
+
+static int open_forced(struct io **out, const char *name, const struct io_config *cfg,
+                       struct err *e)
+{
+    char names[64] = "";
+
+    for (unsigned i = 0; engines[i]; i++) {
+        size_t n = strlen(names);
+
+        if (!strcmp(engines[i]->name, name))
+            return open_and_probe(out, engines[i], cfg, e);
+        snprintf(names + n, sizeof(names) - n, "%s%s", n ? ", " : "", engines[i]->name);
+    }
+    return err_set(e, ERR_UNSUPPORTED, "I/O engine %s: this build has %s", name, names);
+}
+
+int io_open(struct io **out, const char *name, const struct io_config *cfg,
+            struct io_report *report, struct err *e)
+{
+    struct io_report r = {.engine = NULL};
+    int rc = -1;
+
+    if (!cfg->depth || cfg->depth > DEPTH_MAX)
+        return err_set(e, ERR_ARG, "I/O depth %u: from 1 to %d", cfg->depth, DEPTH_MAX);
+    if (name) {
+        rc = open_forced(out, name, cfg, e);
+    } else {
+        for (unsigned i = 0; engines[i] && rc; i++) {
+            rc = open_and_probe(out, engines[i], cfg, e);
+            if (rc)
+                add_step(&r, e->text);
+        }
+        if (rc)
+            err_set(e, rc, "no I/O engine works: %s", r.steps);
+    }
+    if (rc)
+        return rc;
+    r.engine = (*out)->ops->name;
+    if (report)
+        *report = r;
+    return 0;
+}

@@ -1,0 +1,76 @@
+/* storage/io.h - engines read whole extents into memory, asynchronously.
+ *
+ * A read completes whole or fails: short reads are finished inside or become -EIO (also the end of
+ * the file), EINTR and EAGAIN never come out. Nothing is allocated after open. One thread submits
+ * and reaps; completions come in any order. An engine has no queue beyond `depth`, no retry policy
+ * and no view of the bytes. A new engine is one file, one line in io.c's table, one line of meson,
+ * and the existing suite (tests/storage/test_io.c).
+ */
+#ifndef STORAGE_IO_H
+#define STORAGE_IO_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "storage/extent.h"
+
+struct file;
+struct io;
+
+struct io_read {
+    struct extent at; /* what */
+    void *dst;        /* where: IO_ALIGN-aligned, extent.length bytes; the engine's until reaped */
+    int status;       /* out: 0 or -errno */
+};
+
+struct io_config {
+    const struct file *const *files; /* extent.file indexes this; outlives the engine */
+    unsigned n_files;
+    unsigned depth; /* most reads in flight, 1...4096 */
+    void *arena;    /* memory that every dst lies in; an engine may register it. May be NULL */
+    size_t arena_bytes;
+};
+
+struct io_ops {
+    const char *name;
+    int (*open)(struct io **out, const struct io_config *cfg, struct err *e);
+    /* Start up to n reads; returns how many. Fewer means the queue is full. */
+    unsigned (*submit)(struct io *io, struct io_read *const *reads, unsigned n);
+    /* Collect up to max finished reads; with wait, at least one if any is in flight. */
+    unsigned (*reap)(struct io *io, struct io_read **done, unsigned max, bool wait);
+    void (*close)(struct io *io); /* waits for everything in flight; NULL-safe */
+    /* The arena ends after arena_bytes from now on, and no read in flight goes beyond: hold on to
+     * nothing there, or the memory stays taken. NULL in engines that register no memory. */
+    void (*shrink)(struct io *io, size_t arena_bytes);
+};
+
+struct io { /* the first member of every engine */
+    const struct io_ops *ops;
+};
+
+extern const struct io_ops io_ops_sync, io_ops_threads;
+#ifdef HAVE_IO_URING
+extern const struct io_ops io_ops_uring;
+#endif
+
+/* What was chosen and why not what comes before it on the ladder: "io_uring: Operation not
+ * permitted (kernel.io_uring_disabled?)". Each step down adds a sentence. */
+struct io_report {
+    const char *engine;
+    char steps[256]; /* "" when the first rung held */
+};
+
+/* Open the engine called `name`, or with NULL the first rung of the ladder (io_uring, threads,
+ * sync) that opens and passes a real read of the first file's first IO_ALIGN bytes. A forced
+ * engine does not step down: ERR_UNSUPPORTED names the ones that exist, ERR_IO says why not. The
+ * read goes to the arena's first bytes if there is an arena; a first file shorter than IO_ALIGN is
+ * not read. report may be NULL, and is untouched on failure. */
+int io_open(struct io **out, const char *name, const struct io_config *cfg,
+            struct io_report *report, struct err *e);
+
+/* Engines compiled in, in ladder order; NULL-terminated. */
+const struct io_ops *const *io_engines(void);
+
+#endif

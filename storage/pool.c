@@ -1,0 +1,688 @@
+#include "storage/pool.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "storage/frames.h"
+#include "storage/io.h"
+
+#ifndef __has_feature
+#define __has_feature(x) 0
+#endif
+#if defined(__SANITIZE_ADDRESS__) || __has_feature(address_sanitizer)
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_POISON_MEMORY_REGION(p, n)   ((void)(p), (void)(n))
+#define ASAN_UNPOISON_MEMORY_REGION(p, n) ((void)(p), (void)(n))
+#endif
+
+enum { NONE = UINT32_MAX, REAP_BATCH = 32, EVICTED = 0xa5 };
+
+enum state { FREE, LOADING, READY, FAILED };
+
+struct frame {
+    struct io_read read; /* first, so that a completion leads back here; read.at is the page */
+    enum state state;
+    uint32_t pins;
+    bool guessed;   /* a guess made us read it */
+    bool fresh;     /* not pinned since it was read */
+    bool forgotten; /* dropped under another pin: out of the index, leaves with the last pin */
+};
+
+/* Frame sets, one bit per frame. The first two follow from the frames' states and are kept so
+ * that finding a frame is a few word operations. */
+enum set {
+    IS_FREE,
+    IS_IDLE,   /* READY and not pinned */
+    IS_WANTED, /* a sure hint or a pin waits for it */
+    IS_RECENT, /* pinned since the last sure hint */
+    IS_ASKED,  /* on the last guess list */
+    MAY_GO,    /* scratch, for the policy */
+    SETS
+};
+
+struct wishes { /* what a hint asked for; [next, n) is not yet started */
+    unsigned next, n;
+    struct extent want[POOL_HINT_MAX];
+};
+
+/* How hard a read tries to get a frame. */
+enum claim {
+    CLAIM_GUESS, /* takes no page that is, was lately, or is about to be in demand */
+    CLAIM_SURE,  /* takes no page that is about to be in demand */
+    CLAIM_PIN,   /* takes any that is not pinned */
+};
+
+struct pool {
+    struct io *io;
+    struct frames *frames;
+    struct policy *policy;
+    unsigned depth, in_flight;
+    unsigned n; /* frames */
+    struct frame *frame;
+    unsigned words;
+    uint64_t *set[SETS];
+    uint32_t *index; /* open addressing, linear: frame + 1, 0 is empty */
+    uint32_t index_mask;
+    struct io_read **batch; /* [depth] loads about to be submitted */
+    unsigned n_batch;
+    unsigned n_failed;
+    struct wishes sure, guess;
+    struct pool_stats stats;
+};
+
+static bool set_has(const struct pool *p, enum set s, unsigned f)
+{
+    return p->set[s][f / 64] >> (f % 64) & 1;
+}
+
+static void set_put(struct pool *p, enum set s, unsigned f, bool in)
+{
+    uint64_t bit = UINT64_C(1) << (f % 64);
+
+    if (in)
+        p->set[s][f / 64] |= bit;
+    else
+        p->set[s][f / 64] &= ~bit;
+}
+
+static void set_clear(struct pool *p, enum set s)
+{
+    memset(p->set[s], 0, p->words * sizeof(uint64_t));
+}
+
+static unsigned set_first(const struct pool *p, enum set s)
+{
+    for (unsigned w = 0; w < p->words; w++)
+        if (p->set[s][w])
+            return w * 64 + (unsigned)__builtin_ctzll(p->set[s][w]);
+    return NONE;
+}
+
+static uint32_t index_home(const struct pool *p, struct extent at)
+{
+    uint64_t h = at.offset / IO_ALIGN ^ (uint64_t)at.file << 40 ^ (uint64_t)at.length << 20;
+
+    h = (h ^ (h >> 32)) * 0xd6e8feb86659fd93;
+    h = (h ^ (h >> 32)) * 0xd6e8feb86659fd93;
+    return (uint32_t)(h ^ (h >> 32)) & p->index_mask;
+}
+
+static unsigned index_find(const struct pool *p, struct extent at)
+{
+    for (uint32_t i = index_home(p, at); p->index[i]; i = (i + 1) & p->index_mask)
+        if (extent_equal(p->frame[p->index[i] - 1].read.at, at))
+            return p->index[i] - 1;
+    return NONE;
+}
+
+static void index_add(struct pool *p, unsigned f)
+{
+    uint32_t i = index_home(p, p->frame[f].read.at);
+
+    while (p->index[i])
+        i = (i + 1) & p->index_mask;
+    p->index[i] = f + 1;
+}
+
+/* Close the gap with later entries that may stand there, so that no search stops too early. */
+static void index_remove(struct pool *p, unsigned f)
+{
+    uint32_t mask = p->index_mask, gap = index_home(p, p->frame[f].read.at);
+
+    while (p->index[gap] != f + 1)
+        gap = (gap + 1) & mask;
+    for (uint32_t i = (gap + 1) & mask; p->index[i]; i = (i + 1) & mask) {
+        uint32_t home = index_home(p, p->frame[p->index[i] - 1].read.at);
+
+        if (((i - home) & mask) >= ((i - gap) & mask)) {
+            p->index[gap] = p->index[i];
+            gap = i;
+        }
+    }
+    p->index[gap] = 0;
+}
+
+/* Under AddressSanitizer the bytes of a page can be touched while it is loaded or pinned only. */
+static void open_bytes(struct pool *p, unsigned f)
+{
+    ASAN_UNPOISON_MEMORY_REGION(frame_at(p->frames, f), p->frame[f].read.at.length);
+}
+
+static void shut_bytes(struct pool *p, unsigned f)
+{
+    ASAN_POISON_MEMORY_REGION(frame_at(p->frames, f), p->frames->frame_bytes);
+}
+
+/* Debug builds make a page that is used after it left look like nothing. */
+static void spoil_bytes(struct pool *p, unsigned f)
+{
+#ifndef NDEBUG
+    open_bytes(p, f);
+    memset(frame_at(p->frames, f), EVICTED, p->frame[f].read.at.length);
+#else
+    (void)p, (void)f;
+#endif
+}
+
+/* The only place where a frame's state changes. */
+static void frame_becomes(struct pool *p, unsigned f, enum state to)
+{
+    struct frame *x = &p->frame[f];
+    enum state from = x->state;
+
+    assert(!x->pins);
+    assert(to == LOADING ? from == FREE : to == FREE ? from != FREE : from == LOADING);
+    x->state = to;
+    p->n_failed += (to == FAILED) - (from == FAILED);
+    set_put(p, IS_FREE, f, to == FREE);
+    set_put(p, IS_IDLE, f, to == READY);
+    if (to == LOADING) {
+        index_add(p, f);
+        open_bytes(p, f);
+        return;
+    }
+    if (to == FREE) {
+        if (!x->forgotten)
+            index_remove(p, f);
+        x->forgotten = false;
+        set_put(p, IS_WANTED, f, false);
+        set_put(p, IS_RECENT, f, false);
+        set_put(p, IS_ASKED, f, false);
+        if (from == READY)
+            spoil_bytes(p, f);
+    }
+    shut_bytes(p, f);
+}
+
+/* A frame to load into, emptied; NONE if there is none to be had that way. */
+static unsigned claim(struct pool *p, enum claim how)
+{
+    unsigned f = set_first(p, IS_FREE);
+    uint64_t any = 0;
+
+    if (f != NONE)
+        return f;
+    for (unsigned w = 0; w < p->words; w++) {
+        uint64_t may = p->set[IS_IDLE][w] & ~p->set[IS_WANTED][w];
+
+        if (how == CLAIM_GUESS)
+            may &= ~(p->set[IS_RECENT][w] | p->set[IS_ASKED][w]);
+        p->set[MAY_GO][w] = may;
+        any |= may;
+    }
+    if (!any && how == CLAIM_PIN)
+        for (unsigned w = 0; w < p->words; w++)
+            any |= p->set[MAY_GO][w] = p->set[IS_IDLE][w];
+    if (any) {
+        f = p->policy->ops->victim(p->policy, p->set[MAY_GO]);
+        assert(set_has(p, MAY_GO, f));
+        p->stats.evictions++;
+    } else if (how == CLAIM_PIN && p->n_failed) {
+        for (f = 0; p->frame[f].state != FAILED; f++)
+            ;
+    } else {
+        return NONE;
+    }
+    frame_becomes(p, f, FREE);
+    return f;
+}
+
+/* Begin to load a page that is not in memory; submit_batch hands it to the engine. */
+static bool load(struct pool *p, struct extent at, enum claim how)
+{
+    enum hint kind = how == CLAIM_GUESS ? HINT_GUESS : HINT_SURE;
+    unsigned f = claim(p, how);
+    struct frame *x;
+
+    if (f == NONE)
+        return false;
+    x = &p->frame[f];
+    x->read = (struct io_read){.at = at, .dst = frame_at(p->frames, f)};
+    x->guessed = kind == HINT_GUESS;
+    x->fresh = true;
+    frame_becomes(p, f, LOADING);
+    set_put(p, kind == HINT_GUESS ? IS_ASKED : IS_WANTED, f, true);
+    p->policy->ops->loaded(p->policy, f, at, kind);
+    p->batch[p->n_batch++] = &x->read;
+    return true;
+}
+
+static bool queue_has_room(const struct pool *p)
+{
+    return p->in_flight + p->n_batch < p->depth;
+}
+
+static unsigned frame_of(const struct pool *p, const struct io_read *r)
+{
+    return (unsigned)((const struct frame *)r - p->frame);
+}
+
+/* Returns false when the engine did not take all of them. Those are as if they had never been
+ * asked for; the first of them is left in batch[0]. */
+static bool submit_batch(struct pool *p)
+{
+    unsigned n = p->n_batch, taken = 0;
+
+    p->n_batch = 0;
+    if (n)
+        taken = p->io->ops->submit(p->io, p->batch, n);
+    p->in_flight += taken;
+    for (unsigned i = taken; i < n; i++)
+        frame_becomes(p, frame_of(p, p->batch[i]), FREE);
+    if (taken < n)
+        p->batch[0] = p->batch[taken];
+    return taken == n;
+}
+
+static void start_wishes(struct pool *p, struct wishes *w, enum claim how)
+{
+    while (w->next < w->n && queue_has_room(p)) {
+        unsigned f = index_find(p, w->want[w->next]);
+
+        if (f != NONE)
+            set_put(p, how == CLAIM_GUESS ? IS_ASKED : IS_WANTED, f, true);
+        else if (!load(p, w->want[w->next], how))
+            break;
+        w->next++;
+    }
+    if (submit_batch(p))
+        return;
+    do
+        w->next--;
+    while (!extent_equal(w->want[w->next], p->batch[0]->at));
+}
+
+/* Every sure wish that can start, and when none is left, guesses. */
+static void pump(struct pool *p)
+{
+    start_wishes(p, &p->sure, CLAIM_SURE);
+    if (p->sure.next == p->sure.n)
+        start_wishes(p, &p->guess, CLAIM_GUESS);
+}
+
+static void landed(struct pool *p, struct io_read *r)
+{
+    unsigned f = frame_of(p, r);
+    struct frame *x = &p->frame[f];
+
+    p->in_flight--;
+    if (r->status) {
+        /* A guess that fails has cost nothing yet: whoever needs the page reads it again. */
+        frame_becomes(p, f, set_has(p, IS_WANTED, f) ? FAILED : FREE);
+        return;
+    }
+    p->stats.bytes += r->at.length;
+    if (x->guessed)
+        p->stats.bytes_guess += r->at.length;
+    frame_becomes(p, f, READY);
+}
+
+static void collect(struct pool *p, bool wait)
+{
+    struct io_read *done[REAP_BATCH];
+    unsigned n;
+
+    do {
+        n = p->in_flight ? p->io->ops->reap(p->io, done, REAP_BATCH, wait) : 0;
+        for (unsigned i = 0; i < n; i++)
+            landed(p, done[i]);
+        wait = false;
+    } while (n == REAP_BATCH);
+}
+
+static void collect_timed(struct pool *p)
+{
+    struct timespec t0, t1;
+
+    clock_gettime(CLOCK_MONOTONIC, &t0);
+    collect(p, true);
+    clock_gettime(CLOCK_MONOTONIC, &t1);
+    p->stats.wait_ns += (uint64_t)((t1.tv_sec - t0.tv_sec) * 1000000000 + t1.tv_nsec - t0.tv_nsec);
+}
+
+static bool pool_alloc(struct pool *p)
+{
+    uint32_t size = 4;
+
+    while (size < 2 * p->n)
+        size *= 2;
+    p->index_mask = size - 1;
+    p->words = (p->n + 63) / 64;
+    p->frame = calloc(p->n, sizeof(*p->frame));
+    p->index = calloc(size, sizeof(*p->index));
+    p->batch = calloc(p->depth, sizeof(struct io_read *));
+    p->set[0] = calloc((size_t)p->words * SETS, sizeof(uint64_t));
+    if (!p->frame || !p->index || !p->batch || !p->set[0])
+        return false;
+    for (unsigned s = 1; s < SETS; s++)
+        p->set[s] = p->set[0] + (size_t)s * p->words;
+    return true;
+}
+
+static void pool_free(struct pool *p)
+{
+    if (p->policy)
+        p->policy->ops->close(p->policy);
+    free(p->set[0]);
+    free(p->batch);
+    free(p->index);
+    free(p->frame);
+    free(p);
+}
+
+int pool_open(struct pool **out, const struct pool_config *cfg, struct err *e)
+{
+    struct pool *p;
+
+    if (!cfg->frames->n || !cfg->depth)
+        return err_set(e, ERR_ARG, "a pool of %u frames with %u reads in flight", cfg->frames->n,
+                       cfg->depth);
+    p = calloc(1, sizeof(*p));
+    if (!p)
+        return err_set(e, ERR_NOMEM, "pool of %u frames", cfg->frames->n);
+    p->io = cfg->io;
+    p->frames = cfg->frames;
+    p->depth = cfg->depth;
+    p->n = cfg->frames->n;
+    if (!pool_alloc(p)) {
+        pool_free(p);
+        return err_set(e, ERR_NOMEM, "pool of %u frames", cfg->frames->n);
+    }
+    if (cfg->policy->open(&p->policy, p->n, cfg->seed, e)) {
+        pool_free(p);
+        return err_wrap(e, "pool of %u frames", cfg->frames->n);
+    }
+    for (unsigned f = 0; f < p->n; f++) {
+        set_put(p, IS_FREE, f, true);
+        shut_bytes(p, f);
+    }
+    *out = p;
+    return 0;
+}
+
+void pool_close(struct pool *p)
+{
+    if (!p)
+        return;
+    while (p->in_flight)
+        collect(p, true);
+    for (unsigned f = 0; f < p->n; f++)
+        assert(!p->frame[f].pins);
+    ASAN_UNPOISON_MEMORY_REGION(p->frames->base, p->frames->frame_bytes * p->n);
+    pool_free(p);
+}
+
+static void hint_sure(struct pool *p, const struct extent *want, unsigned n)
+{
+    set_clear(p, IS_WANTED);
+    set_clear(p, IS_RECENT);
+    p->sure.next = p->sure.n = 0;
+    for (unsigned i = 0; i < n; i++) {
+        unsigned f = index_find(p, want[i]);
+
+        if (f != NONE)
+            set_put(p, IS_WANTED, f, true);
+        else if (p->sure.n < POOL_HINT_MAX && want[i].length <= p->frames->frame_bytes)
+            p->sure.want[p->sure.n++] = want[i];
+    }
+    for (unsigned f = 0; p->n_failed && f < p->n; f++)
+        if (p->frame[f].state == FAILED && !set_has(p, IS_WANTED, f))
+            frame_becomes(p, f, FREE); /* nobody will ask how it went */
+}
+
+static void hint_guess(struct pool *p, const struct extent *want, unsigned n)
+{
+    set_clear(p, IS_ASKED);
+    p->guess.next = p->guess.n = 0;
+    for (unsigned i = 0; i < n && p->guess.n < POOL_HINT_MAX; i++) {
+        unsigned f = index_find(p, want[i]);
+
+        if (f != NONE)
+            set_put(p, IS_ASKED, f, true);
+        else if (want[i].length <= p->frames->frame_bytes)
+            p->guess.want[p->guess.n++] = want[i];
+    }
+}
+
+void pool_hint(struct pool *p, const struct extent *want, unsigned n, enum hint kind)
+{
+    collect(p, false);
+    if (kind == HINT_SURE)
+        hint_sure(p, want, n);
+    else
+        hint_guess(p, want, n);
+    pump(p);
+}
+
+/* The wish for this page is fulfilled. */
+static void forget_wish(struct pool *p, struct extent at)
+{
+    struct wishes *w = &p->sure;
+    unsigned kept = w->next;
+
+    for (unsigned i = w->next; i < w->n; i++)
+        if (!extent_equal(w->want[i], at))
+            w->want[kept++] = w->want[i];
+    w->n = kept;
+}
+
+static void pin_frame(struct pool *p, unsigned f, struct page *out)
+{
+    struct frame *x = &p->frame[f];
+
+    if (!x->pins++) {
+        set_put(p, IS_IDLE, f, false);
+        open_bytes(p, f);
+    }
+    if (!x->fresh)
+        p->stats.hits_resident++;
+    else if (x->guessed)
+        p->stats.hits_guess++;
+    else
+        p->stats.misses++;
+    if (!x->fresh || x->guessed) /* a demanded page was counted by its load */
+        p->policy->ops->used(p->policy, f);
+    set_put(p, IS_WANTED, f, false);
+    set_put(p, IS_RECENT, f, true);
+    forget_wish(p, x->read.at);
+    *out = (struct page){.bytes = x->read.dst, .frame = f, .fresh = x->fresh};
+    x->fresh = false;
+}
+
+static int report_failure(struct pool *p, unsigned f, struct err *e)
+{
+    struct io_read r = p->frame[f].read;
+
+    frame_becomes(p, f, FREE);
+    forget_wish(p, r.at);
+    return err_sys(e, -r.status, "read of %" PRIu32 " bytes at %" PRIu64 " of file %" PRIu32,
+                   r.at.length, r.at.offset, r.at.file);
+}
+
+/* The first of n pages that is in that state; NONE, or its frame and *which. */
+static unsigned first_in_state(const struct pool *p, const struct extent *want, unsigned n,
+                               enum state state, unsigned *which)
+{
+    for (unsigned i = 0; i < n; i++) {
+        unsigned f = index_find(p, want[i]);
+
+        if (f != NONE && p->frame[f].state == state) {
+            *which = i;
+            return f;
+        }
+    }
+    return NONE;
+}
+
+/* None of the n pages is in memory: start reading them, before anything that was merely hinted.
+ * With nothing on the way at all, one of them may take a frame that a sure hint was given.
+ * ERR_BUSY: there is no frame, and no read whose end would make one. */
+static int demand(struct pool *p, const struct extent *want, unsigned n, struct err *e)
+{
+    unsigned coming = 0;
+
+    for (unsigned i = 0; i < n; i++) {
+        unsigned f = index_find(p, want[i]);
+
+        if (f != NONE)
+            set_put(p, IS_WANTED, f, true); /* perhaps a guess so far */
+        else if (!queue_has_room(p) || !load(p, want[i], CLAIM_SURE))
+            continue;
+        coming++;
+    }
+    if (!coming && queue_has_room(p) && !load(p, want[0], CLAIM_PIN) && !p->in_flight)
+        return err_set(e, ERR_BUSY, "all %u frames are pinned", p->n);
+    if (!submit_batch(p) && !p->in_flight)
+        return err_set(e, ERR_IO, "the %s engine takes no reads", p->io->ops->name);
+    return 0;
+}
+
+static bool all_begun(const struct pool *p, const struct extent *want, unsigned n)
+{
+    while (n && index_find(p, want[n - 1]) != NONE)
+        n--;
+    return !n;
+}
+
+int pool_pin_any(struct pool *p, const struct extent *want, unsigned n, unsigned *which,
+                 struct page *out, struct err *e)
+{
+    unsigned f;
+
+    assert(n);
+    for (unsigned i = 0; i < n; i++)
+        if (want[i].length > p->frames->frame_bytes)
+            return err_set(e, ERR_ARG, "a page of %" PRIu32 " bytes: frames hold %zu",
+                           want[i].length, p->frames->frame_bytes);
+    collect(p, false);
+    for (;;) {
+        f = first_in_state(p, want, n, READY, which);
+        if (f != NONE) {
+            pin_frame(p, f, out);
+            pump(p); /* keep the disk busy while the caller computes */
+            return 0;
+        }
+        f = first_in_state(p, want, n, FAILED, which);
+        if (f != NONE)
+            return report_failure(p, f, e);
+        if (demand(p, want, n, e))
+            return e->code;
+        if (all_begun(p, want, n))
+            pump(p);
+        collect_timed(p);
+    }
+}
+
+int pool_pin(struct pool *p, struct extent at, struct page *out, struct err *e)
+{
+    unsigned which;
+
+    return pool_pin_any(p, &at, 1, &which, out, e);
+}
+
+/* Give one pin back; true when it was the last. */
+static bool unpin(struct pool *p, unsigned f)
+{
+    struct frame *x = &p->frame[f];
+
+    assert(f < p->n && x->state == READY && x->pins);
+    if (--x->pins)
+        return false;
+    set_put(p, IS_IDLE, f, true);
+    set_put(p, IS_RECENT, f, true); /* also when a sure hint came while it was pinned */
+    if (x->forgotten)
+        frame_becomes(p, f, FREE);
+    else
+        shut_bytes(p, f);
+    return true;
+}
+
+/* A frame may have become available. */
+static void after_unpin(struct pool *p)
+{
+    if (p->sure.next == p->sure.n && p->guess.next == p->guess.n)
+        return;
+    collect(p, false);
+    pump(p);
+}
+
+void pool_unpin(struct pool *p, struct page *page)
+{
+    unpin(p, page->frame);
+    page->bytes = NULL;
+    after_unpin(p);
+}
+
+void pool_drop(struct pool *p, struct page *page)
+{
+    unsigned f = page->frame;
+    struct frame *x = &p->frame[f];
+
+    if (!x->forgotten) {
+        x->forgotten = true;
+        index_remove(p, f);
+    }
+    unpin(p, f);
+    page->bytes = NULL;
+    after_unpin(p);
+}
+
+/* Empty a frame whose page nobody holds; false if somebody does. May wait for its read. */
+static bool vacate(struct pool *p, unsigned f)
+{
+    struct frame *x = &p->frame[f];
+
+    while (x->state == LOADING)
+        collect(p, true);
+    if (x->pins)
+        return false;
+    if (x->state != FREE)
+        frame_becomes(p, f, FREE);
+    return true;
+}
+
+size_t pool_trim(struct pool *p, size_t bytes, unsigned keep)
+{
+    size_t frame_bytes = p->frames->frame_bytes;
+    unsigned gone = 0;
+
+    if (!keep)
+        keep = 1;
+    while ((gone + 1) * frame_bytes <= bytes && p->n > keep && vacate(p, p->n - 1)) {
+        p->n--;
+        gone++;
+        set_put(p, IS_FREE, p->n, false);
+    }
+    if (!gone)
+        return 0;
+    if (p->io->ops->shrink)
+        p->io->ops->shrink(p->io, frame_bytes * p->n);
+    ASAN_UNPOISON_MEMORY_REGION(frame_at(p->frames, p->n), frame_bytes * gone);
+    frames_give_back(p->frames, gone);
+    return frame_bytes * gone;
+}
+
+void pool_purge(struct pool *p)
+{
+    p->sure.next = p->sure.n = 0;
+    p->guess.next = p->guess.n = 0;
+    for (unsigned f = 0; f < p->n; f++)
+        vacate(p, f);
+    set_clear(p, IS_WANTED);
+    set_clear(p, IS_RECENT);
+    set_clear(p, IS_ASKED);
+}
+
+void pool_get_stats(const struct pool *p, struct pool_stats *out)
+{
+    *out = p->stats;
+}
+
+unsigned pool_frames(const struct pool *p)
+{
+    return p->n;
+}

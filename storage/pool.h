@@ -1,0 +1,84 @@
+/* storage/pool.h - the frame pool: a fixed set of frames that hold pages.
+ *
+ * A pinned page stays where it is; an unpinned one may be evicted by any later call. Frames are
+ * allocated once, at open. One thread owns the pool and makes every call here; other threads may
+ * read a pinned page's bytes and do nothing else. The extent is the key. Demand reads always go to
+ * the engine before speculative ones; speculative reads never evict a pinned page, one that a sure
+ * hint waits for, or one in demand since the last sure hint.
+ *
+ *     FREE --load--> LOADING --reap--> READY --evict--> FREE       pins > 0 only when READY
+ *                       '------reap--> FAILED --pin reports it--> FREE
+ */
+#ifndef STORAGE_POOL_H
+#define STORAGE_POOL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "storage/extent.h"
+#include "storage/policy.h"
+
+struct frames;
+struct io;
+struct pool;
+
+enum { POOL_HINT_MAX = 1024 }; /* wishes kept of one kind; later ones are dropped */
+
+struct pool_config {
+    struct io *io;         /* borrowed; depth as below; arena: the frames, or NULL */
+    struct frames *frames; /* borrowed; at least 1 frame */
+    const struct policy_ops *policy;
+    unsigned depth; /* most reads in flight, as given to the engine */
+    uint64_t seed;  /* of the policy */
+};
+
+struct pool_stats {         /* counters since open */
+    uint64_t hits_resident; /* pins of a page that was in memory, and already demanded before */
+    uint64_t hits_guess;    /* first pins of a page that a guess had read or begun to read */
+    uint64_t misses;        /* first pins of a page read because it was demanded */
+    uint64_t bytes;         /* completed reads, guesses included */
+    uint64_t bytes_guess;   /* of those, read for guesses */
+    uint64_t wait_ns;       /* time pins spent waiting for completions */
+    uint64_t evictions;
+};
+
+struct page {             /* a pin; give it back exactly once */
+    const uint8_t *bytes; /* extent.length bytes, IO_ALIGN-aligned */
+    uint32_t frame;
+    bool fresh; /* first pin since these bytes came from disk: check them now */
+};
+
+int pool_open(struct pool **out, const struct pool_config *cfg, struct err *e);
+void pool_close(struct pool *p); /* waits for reads in flight; NULL-safe; nothing may be pinned */
+
+/* Say what comes next. Never blocks, never fails: reads start now, or as frames and queue allow,
+ * every sure one before any guess. Replaces the last hint of its kind. A page larger than a frame
+ * is left out. */
+void pool_hint(struct pool *p, const struct extent *want, unsigned n, enum hint kind);
+
+/* Pin whichever of these n >= 1 pages is ready first, reading and waiting if none is; *which says
+ * which. A page already in memory comes before one that must be waited for, want[0] before want[1].
+ * What it began to read for the others is kept as after a sure hint. ERR_IO: the read of
+ * want[*which] failed; the page is forgotten, so that a later pin reads again. ERR_BUSY: every
+ * frame is pinned. ERR_ARG: a page is larger than a frame. A read that failed for a guess is not
+ * reported: the pin reads again. */
+int pool_pin_any(struct pool *p, const struct extent *want, unsigned n, unsigned *which,
+                 struct page *out, struct err *e);
+int pool_pin(struct pool *p, struct extent at, struct page *out, struct err *e); /* n = 1 */
+void pool_unpin(struct pool *p, struct page *page);
+void pool_drop(struct pool *p, struct page *page); /* unpin and forget: the bytes were bad */
+
+/* Memory is short: up to `bytes` of unpinned frames leave for good, from the arena's end up to the
+ * first pinned one; at least `keep` frames (and one) stay. Waits for reads into those frames.
+ * Returns bytes given back. */
+size_t pool_trim(struct pool *p, size_t bytes, unsigned keep);
+
+/* Forget every unpinned page (a cold start for a measurement). Counters stay. */
+void pool_purge(struct pool *p);
+
+void pool_get_stats(const struct pool *p, struct pool_stats *out);
+unsigned pool_frames(const struct pool *p);
+
+#endif
