@@ -1,0 +1,402 @@
+/* waste.h - run Mixture-of-Experts models whose experts stay on disk.
+ *
+ * A context is an open model: its trunk in memory, its experts on disk behind a bounded pool of
+ * frames. A session is a conversation with it: the recurrent state, the latent cache, the ids. One
+ * context has a default session, which waste_generate and waste_eval use; hosts that serve several
+ * conversations open more and drive them with waste_step.
+ *
+ *     waste_cfg cfg;
+ *     waste_cfg_init(&cfg);
+ *     cfg.ram_budget_bytes = 46ULL << 30;
+ *     waste_ctx *ctx;
+ *     if (waste_open("/path/to/k3.waste", &cfg, &ctx) != WASTE_OK) return 1;
+ *     waste_generate(ctx, ids, n, &params, on_token, user);
+ *     waste_close(ctx);
+ *
+ * Threads: one thread at a time inside a context, its sessions included; different contexts are
+ * independent. Functions marked "any thread" may be called at any time. The library prints nothing,
+ * reads no environment variable and never exits.
+ *
+ * Errors: functions return a waste_status; on failure outputs are untouched (waste_open sets *out
+ * to NULL) and every session is as it was before the call. waste_error_detail has the sentence.
+ *
+ * Structs: those with an _init function and no `size` member never change. Those that begin with
+ * `uint32_t size` may grow at their end; _init sets the size, the library reads and writes only
+ * that many bytes. Text is UTF-8.
+ */
+#ifndef WASTE_H
+#define WASTE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define WASTE_VERSION_MAJOR  0
+#define WASTE_VERSION_MINOR  1
+#define WASTE_VERSION_PATCH  0
+#define WASTE_VERSION_STRING "0.1.0"
+#define WASTE_VERSION_NUMBER                                                                       \
+    (WASTE_VERSION_MAJOR * 10000 + WASTE_VERSION_MINOR * 100 + WASTE_VERSION_PATCH)
+#define WASTE_API_VERSION 1
+
+#if defined(__GNUC__)
+#define WASTE_API __attribute__((visibility("default")))
+#else
+#define WASTE_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct waste_ctx waste_ctx;
+typedef struct waste_session waste_session;
+typedef struct waste_tokenizer waste_tokenizer;
+
+typedef enum {
+    WASTE_OK = 0,
+    WASTE_E_IO = -1,          /* the system refused, or a read failed */
+    WASTE_E_FORMAT = -2,      /* a file is malformed or inconsistent */
+    WASTE_E_RAM_BUDGET = -3,  /* the model does not fit into the budget */
+    WASTE_E_OOM = -4,         /* the system has no memory left */
+    WASTE_E_ARG = -5,         /* the call makes no sense; nothing ran */
+    WASTE_E_UNSUPPORTED = -6, /* well formed, not implemented here */
+    WASTE_E_CANCELLED = -7,   /* a callback or waste_cancel stopped it */
+    WASTE_E_BUSY = -8,        /* somebody else holds it */
+    WASTE_E_CORRUPT = -9,     /* a check failed: bytes are not what was written */
+    WASTE_E_LIMIT = -10,      /* well formed, beyond a bound of ours */
+} waste_status;
+
+/* ---- the library ------------------------------------------------------------------------- */
+
+WASTE_API const char *waste_version(void); /* "0.1.0"; static. Any thread */
+WASTE_API int waste_version_number(void);
+/* "WASTE 0.1.0 (container v0, io io_uring threads sync, kernels avx512, x86_64, ...)"; static */
+WASTE_API const char *waste_build_info(void);
+WASTE_API const char *waste_strerror(waste_status st); /* static, never NULL. Any thread */
+WASTE_API uint64_t waste_physical_ram(void);           /* bytes; 0 = unknown */
+WASTE_API uint64_t waste_usable_ram(void); /* min of that and every cgroup limit above us */
+
+/* ---- configuration ----------------------------------------------------------------------- */
+
+typedef struct {
+    uint64_t ram_budget_bytes; /* everything the engine takes; 0 = choose: the largest of floor + 3,
+                                  2, 1 working sets that is under 3/4 of usable RAM, else floor */
+    uint32_t ctx_tokens;       /* most positions of a session; 0 = 4096 */
+    int n_threads;             /* 0 = one per usable core, or per entry of cpu_list; at most 64 */
+    const char *cpu_list;      /* "0-3,8": threads are bound to these; NULL = not bound */
+    int cache_policy;          /* 0 LFRU, 1 LRU */
+    int use_direct_io;         /* 1 */
+    int vision;                /* 0; 1: WASTE_E_UNSUPPORTED in this version */
+    int verify_records;        /* 1: check the checksum of every expert when it is first used */
+    const char *usage_path;    /* not read in this version */
+    int exclusive_open;        /* 0; 1: WASTE_E_BUSY if another process has the container */
+} waste_cfg;
+
+WASTE_API void waste_cfg_init(waste_cfg *cfg); /* defaults; NULL-safe */
+
+/* What runs now; see waste_progress_get. */
+typedef struct {
+    uint32_t size;
+    uint32_t phase;       /* 0 idle, 1 open, 2 prefill, 3 decode */
+    uint64_t done, total; /* bytes while opening, prompt tokens in prefill; total 0 = unknown */
+    uint64_t bytes;       /* read from disk in this phase */
+} waste_progress;
+
+typedef struct {
+    uint32_t size;
+    uint32_t max_sessions; /* 1; memory for all of them is planned at open */
+    uint32_t max_rows; /* 512; most tokens in one pass, halved to 64 while the plan is too big */
+    int32_t lookahead; /* -1 = 6; experts of the next layer asked for early in decode; 0 = off */
+    const char *io_engine; /* NULL = the best that works: "io_uring", "threads", "sync" */
+    const char *numeric;   /* NULL = best for this CPU: "f32", "direct", "i16", "i8" */
+    const char *cpu_level; /* NULL = best: highest kernel level used, "c", "avx2", "avx512" */
+    const char *policy;    /* NULL = cfg.cache_policy: "lfru", "lru" */
+    uint32_t io_depth;     /* 0 = chosen: reads in flight */
+    uint32_t reserved0;
+    const char *route_trace; /* NULL, or a file that gets one line per decode token and MoE layer */
+    /* Called between tensors and layers on the calling thread, at most every 100 ms; non-zero
+     * cancels. NULL = never. */
+    int (*progress)(const waste_progress *p, void *user);
+    void (*log)(int level, const char *text, void *user); /* level 0 error, 1 warning, 2 info */
+    void *user;
+} waste_opts;
+
+WASTE_API void waste_opts_init(waste_opts *o);
+
+/* ---- planning ---------------------------------------------------------------------------- */
+
+typedef struct { /* bytes */
+    uint64_t trunk_bytes;
+    uint64_t state_bytes;
+    uint64_t scratch_bytes;
+    uint64_t min_expert_cache;  /* 2 * top_k records; in waste_memory_used: the pool as allocated */
+    uint64_t floor_bytes;       /* the sum of the above: less than this and the model is refused */
+    uint64_t recommended_bytes; /* floor + min(3 working sets, all experts) */
+    uint64_t vision_bytes;      /* 0 in this version */
+    uint64_t working_set_bytes; /* what one token touches: top_k records of each MoE layer */
+} waste_memplan;
+
+/* A plan from manifest.json alone; no weights are read. path: a container, or (waste_plan_ex only)
+ * a release's config.json or the directory that has it, before anything else is downloaded. */
+WASTE_API waste_status waste_plan_memory(const char *path, uint32_t ctx_tokens, waste_memplan *out);
+
+typedef struct {
+    uint32_t size;
+    uint32_t ctx_tokens, max_sessions, max_rows; /* max_rows after halving */
+    waste_memplan mem;
+    uint64_t physical_ram_bytes, usable_ram_bytes;
+    char usable_why[120];  /* which limit decided */
+    uint64_t budget_bytes; /* as given, or as chosen */
+    int32_t budget_chosen; /* 1: by us */
+    int32_t fits;          /* 0: budget_bytes is below the floor */
+    uint64_t pool_bytes;   /* what is left for experts under this budget */
+    uint64_t record_bytes; /* one expert on disk; 0: a model without experts */
+    uint64_t expert_bytes; /* all of them */
+    uint64_t disk_bytes;   /* the whole container */
+    uint64_t trunk_file_bytes;
+    uint32_t n_layers, n_moe_layers, n_experts, top_k;
+    uint64_t params_total, params_active;
+    int32_t
+        from_config; /* 1: a release's config.json; file sizes are as our converter makes them */
+    char arch[64];
+} waste_plan;
+
+WASTE_API waste_status waste_plan_ex(const char *path, const waste_cfg *cfg, const waste_opts *opts,
+                                     waste_plan *out);
+
+/* ---- opening ----------------------------------------------------------------------------- */
+
+/* Load a model. Strings in cfg and opts are only needed during the call; opts->progress, ->log and
+ * ->user are kept. cfg and opts may be NULL: defaults. */
+WASTE_API waste_status waste_open(const char *path, const waste_cfg *cfg, waste_ctx **out);
+WASTE_API waste_status waste_open_ex(const char *path, const waste_cfg *cfg, const waste_opts *opts,
+                                     waste_ctx **out);
+WASTE_API void waste_close(waste_ctx *ctx); /* NULL-safe; closes its sessions */
+
+/* What the last failed call says: "layer 3 expert 17: checksum ...". With NULL: the calling
+ * thread's last failed waste_open, waste_plan_*, waste_tokenizer_open. NULL if nothing failed.
+ * Valid until the next call on that context (thread). */
+WASTE_API const char *waste_error_detail(const waste_ctx *ctx);
+
+WASTE_API waste_status waste_memory_used(const waste_ctx *ctx, waste_memplan *out);
+
+typedef struct {
+    uint32_t n_layers, n_experts, top_k, hidden, ctx_max;
+    uint64_t params_total; /* of the language model */
+    uint64_t
+        params_active; /* per token: trunk without the embedding table, top_k experts a layer */
+    const char *arch, *quant_summary; /* owned by the context */
+} waste_model_info;
+
+WASTE_API waste_status waste_model_get_info(const waste_ctx *ctx, waste_model_info *out);
+
+typedef struct {
+    uint32_t size;
+    uint32_t n_threads, n_frames, io_depth, lookahead, max_rows;
+    uint64_t frame_bytes, budget_bytes;
+    uint32_t n_banks, n_banks_direct;
+    const char *io_engine;  /* borrowed from the context, as all texts here */
+    const char *io_steps;   /* why not the rungs above; "" */
+    const char *direct_why; /* why the first buffered bank is not direct; "" */
+    const char *numeric, *kernels, *policy;
+    int32_t verify;
+} waste_engine;
+
+WASTE_API waste_status waste_engine_info(const waste_ctx *ctx, waste_engine *out);
+
+typedef struct {
+    uint64_t tokens_generated, experts_hit, experts_missed, bytes_read;
+    double sec_total; /* in passes, prefill included */
+    double sec_io;    /* of that, waiting for reads */
+    int direct_io;    /* 1: every bank is read past the page cache */
+} waste_stats;
+
+WASTE_API waste_status waste_get_stats(const waste_ctx *ctx, waste_stats *out);
+
+typedef struct { /* since open */
+    uint32_t size;
+    uint32_t reserved0;
+    uint64_t prefill_tokens, decode_tokens; /* rows of passes with more than one row, or one */
+    double sec_prefill, sec_decode, sec_io;
+    uint64_t hits_resident, hits_prefetch, misses; /* expert pins */
+    uint64_t bytes_read, bytes_prefetch;
+} waste_counters;
+
+WASTE_API waste_status waste_get_counters(const waste_ctx *ctx, waste_counters *out);
+
+/* ---- text and ids ------------------------------------------------------------------------ */
+
+enum { WASTE_CONTENT = 0, WASTE_MARKUP = 1 };
+
+/* A tokenizer needs no model: a container's directory is enough. Immutable; any thread.
+ * WASTE_E_UNSUPPORTED: the container has no tokenizer. */
+WASTE_API waste_status waste_tokenizer_open(const char *path, waste_tokenizer **out);
+WASTE_API void waste_tokenizer_close(waste_tokenizer *t);      /* NULL-safe */
+WASTE_API waste_tokenizer *waste_tokenizer_of(waste_ctx *ctx); /* NULL: none. Owned by ctx */
+/* mode WASTE_CONTENT: control texts are ordinary tokens (anything a user, tool or model wrote).
+ * WASTE_MARKUP: they are their control ids (what a template's author wrote). *n_out is the number
+ * of ids, also when cap is too small (WASTE_E_ARG, out untouched beyond cap). */
+WASTE_API waste_status waste_encode(const waste_tokenizer *t, int mode, const char *text,
+                                    size_t len, int32_t *out, size_t cap, size_t *n_out);
+/* Bytes, not NUL-terminated; may hold any byte and cut characters at both ends. */
+WASTE_API waste_status waste_decode(const waste_tokenizer *t, const int32_t *ids, size_t n,
+                                    char *out, size_t cap, size_t *n_out);
+/* Borrowed from t; WASTE_E_ARG for an id that has no bytes. */
+WASTE_API waste_status waste_token_bytes(const waste_tokenizer *t, int32_t id, const char **bytes,
+                                         size_t *len);
+WASTE_API int waste_token_is_control(const waste_tokenizer *t, int32_t id);
+/* Whole characters out of token bytes. */
+typedef struct {
+    uint8_t held[4];
+    uint32_t n_held;
+} waste_utf8; /* zero it to begin */
+/* Feed bytes; out gets the longest run of whole characters, at most 3 * (len + 3) bytes; what can
+ * still become a character is held back; U+FFFD stands for what cannot. end: flush. Returns bytes
+ * written. Any thread, one per stream. */
+WASTE_API size_t waste_utf8_feed(waste_utf8 *u, const char *bytes, size_t len, int end, char *out);
+
+/* NUL-terminated forms, as published. waste_detokenize adds a NUL. */
+WASTE_API waste_status waste_tokenize(waste_ctx *ctx, const char *text, int add_bos, int32_t *out,
+                                      size_t cap, size_t *n_out);
+WASTE_API waste_status waste_tokenize_markup(waste_ctx *ctx, const char *text, int add_bos,
+                                             int32_t *out, size_t cap, size_t *n_out);
+WASTE_API waste_status waste_detokenize(waste_ctx *ctx, const int32_t *ids, size_t n, char *out,
+                                        size_t cap, size_t *n_out);
+
+/* ---- generating -------------------------------------------------------------------------- */
+
+typedef struct {
+    float temperature;          /* <= 0: the largest logit, lowest id on ties */
+    float top_p;                /* >= 1: off */
+    int top_k;                  /* 0: off */
+    uint64_t seed;              /* used as it is; draw one yourself for variety */
+    uint32_t max_tokens;        /* 256 */
+    const char *grammar;        /* NULL; anything else: WASTE_E_UNSUPPORTED in this version */
+    const int32_t *stop_tokens; /* besides the container's own end ids */
+    size_t n_stop;
+} waste_gen_params;
+
+WASTE_API void waste_gen_params_init(waste_gen_params *p);
+
+typedef struct {
+    uint32_t token_index; /* 0, 1, ... */
+    int32_t token;
+    float logprob; /* of the model's own distribution, before temperature and filters */
+    uint32_t experts_hit, experts_missed; /* in the pass that chose this token */
+    uint64_t bytes_read;
+    double ms_total, ms_io;
+} waste_token_info;
+
+/* piece: the token's bytes as whole characters, NUL-terminated; may be "" while a character is
+ * incomplete. Non-zero stops: WASTE_E_CANCELLED. */
+typedef int (*waste_token_cb)(const waste_token_info *info, const char *piece, void *user);
+
+/* Feed ids to the default session, then choose and feed tokens until a stop id, max_tokens, or the
+ * context is full (WASTE_OK; waste_error_detail says so). Each token is delivered as soon as it is
+ * chosen; at return every delivered token is in the session. WASTE_E_ARG: an id outside the
+ * vocabulary, or a prompt that leaves no position. */
+WASTE_API waste_status waste_generate(waste_ctx *ctx, const int32_t *ids, size_t n,
+                                      const waste_gen_params *params, waste_token_cb cb,
+                                      void *user);
+
+/* Feed ids to the default session; logits of the last position, [vocab], the engine's until the
+ * next call. May fill the context exactly. */
+WASTE_API waste_status waste_eval(waste_ctx *ctx, const int32_t *ids, size_t n,
+                                  const float **logits_out, size_t *vocab_out);
+WASTE_API waste_status waste_state_reset(waste_ctx *ctx); /* empty the default session */
+
+/* ---- sessions ---------------------------------------------------------------------------- */
+
+typedef struct {
+    const char *text;
+    size_t len;
+} waste_text;
+
+typedef struct {
+    int32_t id;
+    float value;
+} waste_bias;
+
+/* Order: bias, penalties, top_k, temperature, top_p, min_p, draw. Each is off by default. */
+typedef struct {
+    uint32_t size;
+    float temperature, top_p;
+    int32_t top_k;
+    uint64_t seed;
+    uint32_t stream; /* numbers the alternatives of one request */
+    float min_p;
+    float repeat_penalty;   /* 1 = off */
+    uint32_t repeat_window; /* 64; ids chosen in the last so many positions */
+    float presence_penalty, frequency_penalty;
+    const waste_bias *logit_bias;
+    size_t n_logit_bias;
+    const int32_t *stop_tokens; /* besides the container's own end ids */
+    size_t n_stop;
+} waste_sampling;
+
+WASTE_API void waste_sampling_init(waste_sampling *p);
+
+/* WASTE_E_BUSY when max_sessions are open. */
+WASTE_API waste_status waste_session_open(waste_ctx *ctx, waste_session **out);
+WASTE_API void waste_session_close(waste_session *s); /* NULL-safe; not the default one */
+WASTE_API waste_session *waste_session_default(waste_ctx *ctx);
+WASTE_API waste_status waste_session_reset(waste_session *s);
+WASTE_API size_t waste_session_pos(const waste_session *s); /* committed positions */
+WASTE_API waste_status waste_session_ids(const waste_session *s, int32_t *out, size_t cap,
+                                         size_t *n_out);
+/* Copied. WASTE_E_ARG names the field. */
+WASTE_API waste_status waste_session_sampling(waste_session *s, const waste_sampling *p);
+/* Any thread. Sticky until one item of that session reports WASTE_E_CANCELLED. */
+WASTE_API void waste_session_cancel(waste_session *s);
+/* Any thread, and from a signal handler: the running call ends within one layer. If none runs, the
+ * next one does not begin. */
+WASTE_API void waste_cancel(waste_ctx *ctx);
+WASTE_API void waste_progress_get(const waste_ctx *ctx, waste_progress *out); /* any thread */
+
+enum { WASTE_WANT_TOKEN = 1, WASTE_WANT_LOGITS = 2 };
+enum { WASTE_STOP_ID = 1, WASTE_STOP_CONTEXT = 2 };
+
+typedef struct {
+    uint32_t size;
+    uint32_t want;          /* in: WASTE_WANT_TOKEN, WASTE_WANT_LOGITS, both or 0 */
+    waste_session *session; /* in: at most one item per session */
+    const int32_t *ids;     /* in: what to feed, in order; read during the call only */
+    size_t n_ids;
+    size_t n_done;       /* out: ids now in the session; a long prompt takes several steps */
+    waste_status status; /* out: OK, CANCELLED, or why the call was refused */
+    int32_t token;       /* out, once all ids are in: the id chosen, not yet fed; -1 before */
+    float logprob;
+    uint32_t stop;       /* out: 0, WASTE_STOP_ID: `token` ends the turn, WASTE_STOP_CONTEXT */
+    const float *logits; /* out: [vocab], the engine's until the next step; NULL if not wanted */
+} waste_item;
+
+/* One pass over rows of these sessions. Rows are taken from the items in order until max_rows are
+ * full; what did not fit has n_done 0 and waits for the next call. A session's bits depend on its
+ * own ids alone, not on the cut or the company. The stride of the array is items[0].size.
+ * IO, CORRUPT, OOM, CANCELLED: nothing was committed for any item. ARG: refused before anything
+ * ran, items[i].status says which. */
+WASTE_API waste_status waste_step(waste_ctx *ctx, waste_item *items, size_t n_items);
+
+/* ---- for bindings ------------------------------------------------------------------------ */
+
+enum {
+    WASTE_ABI_CFG,
+    WASTE_ABI_MEMPLAN,
+    WASTE_ABI_GEN_PARAMS,
+    WASTE_ABI_TOKEN_INFO,
+    WASTE_ABI_MODEL_INFO,
+    WASTE_ABI_STATS,
+    WASTE_ABI_OPTS,
+    WASTE_ABI_PLAN,
+    WASTE_ABI_ENGINE,
+    WASTE_ABI_COUNTERS,
+    WASTE_ABI_SAMPLING,
+    WASTE_ABI_ITEM,
+    WASTE_ABI_PROGRESS
+};
+WASTE_API size_t waste_abi(int kind); /* sizeof; 0 for an unknown kind. Any thread */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

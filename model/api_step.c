@@ -1,0 +1,615 @@
+/* api_step.c - sessions and passes: the second part of waste.h (see context.h). */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/context.h"
+#include "model/utf8.h"
+
+/* ---- sessions ---- */
+
+waste_status waste_session_open(waste_ctx *ctx, waste_session **out)
+{
+    struct err e = {0};
+
+    if (!ctx || !out)
+        return WASTE_E_ARG;
+    for (unsigned i = 0; i < ctx->n_sessions; i++)
+        if (!ctx->session[i].s.open) {
+            waste_session_reset(&ctx->session[i]);
+            waste_session_sampling(&ctx->session[i], NULL);
+            ctx->session[i].s.open = true;
+            *out = &ctx->session[i];
+            return WASTE_OK;
+        }
+    err_set(&e, ERR_BUSY, "all %u sessions are open (opts.max_sessions)", ctx->n_sessions);
+    return ctx_fail(ctx, &e);
+}
+
+void waste_session_close(waste_session *s)
+{
+    if (s && s != &s->ctx->session[0])
+        s->s.open = false;
+}
+
+waste_session *waste_session_default(waste_ctx *ctx)
+{
+    return ctx ? &ctx->session[0] : NULL;
+}
+
+waste_status waste_session_reset(waste_session *s)
+{
+    if (!s)
+        return WASTE_E_ARG;
+    session_reset(&s->s);
+    return WASTE_OK;
+}
+
+waste_status waste_state_reset(waste_ctx *ctx)
+{
+    return waste_session_reset(waste_session_default(ctx));
+}
+
+size_t waste_session_pos(const waste_session *s)
+{
+    return s ? s->s.pos : 0;
+}
+
+waste_status waste_session_ids(const waste_session *s, int32_t *out, size_t cap, size_t *n_out)
+{
+    if (!s || !n_out)
+        return WASTE_E_ARG;
+    *n_out = s->s.pos;
+    if (cap < s->s.pos || !out)
+        return s->s.pos ? WASTE_E_ARG : WASTE_OK;
+    memcpy(out, s->s.ids, s->s.pos * sizeof(*out));
+    return WASTE_OK;
+}
+
+void waste_session_cancel(waste_session *s)
+{
+    if (s)
+        atomic_store(&s->s.cancel, true);
+}
+
+void waste_sampling_init(waste_sampling *p)
+{
+    if (!p)
+        return;
+    memset(p, 0, sizeof(*p));
+    p->size = sizeof(*p);
+    p->top_p = 1;
+    p->repeat_penalty = 1;
+    p->repeat_window = 64;
+}
+
+static int sampling_check(const waste_sampling *p, unsigned vocab, struct err *e)
+{
+    if (!isfinite(p->temperature) || p->temperature > 1e6f)
+        return err_set(e, ERR_ARG, "temperature = %g is not usable", (double)p->temperature);
+    if (!(p->top_p > 0) || !isfinite(p->top_p))
+        return err_set(e, ERR_ARG, "top_p = %g is out of range: above 0, 1 = off",
+                       (double)p->top_p);
+    if (p->top_k < 0)
+        return err_set(e, ERR_ARG, "top_k = %d is out of range: 0 = off", p->top_k);
+    if (!(p->min_p >= 0) || p->min_p > 1)
+        return err_set(e, ERR_ARG, "min_p = %g is out of range 0...1", (double)p->min_p);
+    if (!(p->repeat_penalty > 0) || !isfinite(p->repeat_penalty))
+        return err_set(e, ERR_ARG, "repeat_penalty = %g is out of range: above 0, 1 = off",
+                       (double)p->repeat_penalty);
+    if (!isfinite(p->presence_penalty) || !isfinite(p->frequency_penalty))
+        return err_set(e, ERR_ARG, "presence_penalty, frequency_penalty must be finite");
+    if (p->n_logit_bias > SAMPLER_BIAS_MAX || (p->n_logit_bias && !p->logit_bias))
+        return err_set(e, ERR_ARG, "logit_bias: %zu entries, at most %d", p->n_logit_bias,
+                       SAMPLER_BIAS_MAX);
+    for (size_t i = 0; i < p->n_logit_bias; i++)
+        if (p->logit_bias[i].id < 0 || (unsigned)p->logit_bias[i].id >= vocab ||
+            !isfinite(p->logit_bias[i].value))
+            return err_set(e, ERR_ARG, "logit_bias: id %d (vocabulary of %u), value %g",
+                           p->logit_bias[i].id, vocab, (double)p->logit_bias[i].value);
+    if (p->n_stop > SAMPLER_STOP_MAX || (p->n_stop && !p->stop_tokens))
+        return err_set(e, ERR_ARG, "stop_tokens: %zu ids, at most %d", p->n_stop, SAMPLER_STOP_MAX);
+    return 0;
+}
+
+waste_status waste_session_sampling(waste_session *s, const waste_sampling *from)
+{
+    waste_sampling p;
+    struct sampler *to;
+    struct err e = {0};
+
+    if (!s)
+        return WASTE_E_ARG;
+    waste_sampling_init(&p);
+    if (from) {
+        if (from->size < sizeof(uint32_t) || from->size > 4096)
+            return WASTE_E_ARG;
+        memcpy(&p, from, from->size < sizeof(p) ? from->size : sizeof(p));
+    }
+    if (sampling_check(&p, s->ctx->model.hp.vocab, &e))
+        return ctx_fail(s->ctx, &e);
+    to = &s->s.sampler;
+    sampler_init(to);
+    to->never = s->ctx->never;
+    to->spared = s->ctx->spared;
+    to->temperature = p.temperature;
+    to->top_p = p.top_p;
+    to->min_p = p.min_p;
+    to->top_k = (unsigned)p.top_k;
+    to->seed = p.seed;
+    to->stream = p.stream;
+    to->repeat_penalty = p.repeat_penalty;
+    to->repeat_window = p.repeat_window;
+    to->presence_penalty = p.presence_penalty;
+    to->frequency_penalty = p.frequency_penalty;
+    to->n_bias = (unsigned)p.n_logit_bias;
+    for (unsigned i = 0; i < to->n_bias; i++) {
+        to->bias_id[i] = p.logit_bias[i].id;
+        to->bias[i] = p.logit_bias[i].value;
+    }
+    to->n_stop = (unsigned)p.n_stop;
+    if (to->n_stop)
+        memcpy(to->stop, p.stop_tokens, p.n_stop * sizeof(*to->stop));
+    return WASTE_OK;
+}
+
+/* ---- one pass ---- */
+
+struct step { /* the items of one call */
+    waste_ctx *ctx;
+    waste_item *first;
+    size_t n, stride;
+};
+
+static waste_item *item(const struct step *s, size_t i)
+{
+    return (waste_item *)(void *)((char *)s->first + i * s->stride);
+}
+
+static int item_refuse(waste_item *it, struct err *e)
+{
+    it->status = status_of(e->code);
+    return e->code;
+}
+
+static int items_check(const struct step *s, struct err *e)
+{
+    const waste_ctx *ctx = s->ctx;
+
+    for (size_t i = 0; i < s->n; i++) {
+        waste_item *it = item(s, i);
+
+        it->status = WASTE_OK;
+        it->n_done = 0;
+        it->token = -1;
+        it->logprob = 0;
+        it->stop = 0;
+        it->logits = NULL;
+        if (!it->session || it->session->ctx != ctx || !it->session->s.open) {
+            err_set(e, ERR_ARG, "item %zu: not an open session of this context", i);
+            return item_refuse(it, e);
+        }
+        for (size_t j = 0; j < i; j++)
+            if (item(s, j)->session == it->session) {
+                err_set(e, ERR_ARG, "items %zu and %zu are of one session", j, i);
+                return item_refuse(it, e);
+            }
+        if (!it->ids || !it->n_ids) {
+            err_set(e, ERR_ARG, "item %zu: nothing to feed", i);
+            return item_refuse(it, e);
+        }
+        for (size_t k = 0; k < it->n_ids; k++)
+            if (it->ids[k] < 0 || (unsigned)it->ids[k] >= ctx->model.hp.vocab) {
+                err_set(e, ERR_ARG, "item %zu: id %d at %zu is outside the vocabulary of %u", i,
+                        it->ids[k], k, ctx->model.hp.vocab);
+                return item_refuse(it, e);
+            }
+    }
+    return 0;
+}
+
+/* Rows from the items in order until the pass is full; cancelled and overflowing items get none. */
+static void rows_take(const struct step *s, struct rows *rows)
+{
+    waste_ctx *ctx = s->ctx;
+
+    *rows = (struct rows){.span = ctx->span, .token = ctx->token};
+    for (size_t i = 0; i < s->n; i++) {
+        waste_item *it = item(s, i);
+        struct session *se = &it->session->s;
+        size_t n = it->n_ids, room = ctx->plan.rows - rows->n;
+
+        if (atomic_exchange(&se->cancel, false)) {
+            it->status = WASTE_E_CANCELLED;
+            continue;
+        }
+        if (n > se->ctx - se->pos) {
+            it->stop = WASTE_STOP_CONTEXT;
+            continue;
+        }
+        n = n < room ? n : room;
+        if (!n)
+            continue;
+        rows->span[rows->n_spans++] = (struct span){
+            .session = se,
+            .row0 = rows->n,
+            .n = (unsigned)n,
+            .pos0 = se->pos,
+            .logits = n == it->n_ids && it->want,
+        };
+        memcpy(ctx->token + rows->n, it->ids, n * sizeof(*ctx->token));
+        rows->n += (unsigned)n;
+        it->n_done = n;
+    }
+}
+
+/* The ids this session chose itself, newest last: what penalties look at. */
+static unsigned recent_ids(const waste_ctx *ctx, const struct session *se)
+{
+    unsigned window = se->sampler.repeat_window, n = 0;
+    unsigned first = se->pos > window ? se->pos - window : 0;
+
+    for (unsigned i = first; i < se->pos; i++)
+        if (se->made[i])
+            ctx->recent[n++] = se->ids[i];
+    return n;
+}
+
+static bool ends_turn(const waste_ctx *ctx, const struct session *se, int32_t id)
+{
+    for (unsigned i = 0; i < ctx->n_stop; i++)
+        if (ctx->stop[i] == id)
+            return true;
+    for (unsigned i = 0; i < se->sampler.n_stop; i++)
+        if (se->sampler.stop[i] == id)
+            return true;
+    return false;
+}
+
+/* What the host wanted to know of a finished item. Before anything is committed: a logit that is
+ * not finite ends the pass like any other damage. */
+static int item_choose(waste_ctx *ctx, waste_item *it, const struct span *sp, const float *logits,
+                       struct err *e)
+{
+    struct session *se = sp->session;
+    unsigned n;
+
+    if (!sp->logits)
+        return 0;
+    it->logits = it->want & WASTE_WANT_LOGITS ? logits : NULL;
+    if (!(it->want & WASTE_WANT_TOKEN)) {
+        for (unsigned i = 0; i < ctx->model.hp.vocab; i++)
+            if (!isfinite(logits[i]))
+                return err_set(e, ERR_CORRUPT,
+                               "position %u: logit %u is not finite; some weight or state is "
+                               "damaged",
+                               sp->pos0 + sp->n, i);
+        return 0;
+    }
+    n = recent_ids(ctx, se);
+    if (n < ctx->ctx_tokens && sp->n == 1 && se->choice == it->ids[0])
+        ctx->recent[n++] = it->ids[0];
+    if (sampler_choose(&se->sampler, logits, ctx->model.hp.vocab, ctx->recent, n, sp->pos0 + sp->n,
+                       ctx->act.choose, &it->token, &it->logprob, e))
+        return e->code;
+    it->stop = ends_turn(ctx, se, it->token) ? WASTE_STOP_ID : 0;
+    return 0;
+}
+
+static int pass(const struct step *s, struct rows *rows, struct err *e)
+{
+    waste_ctx *ctx = s->ctx;
+    struct run r = {
+        .rows = rows,
+        .model = &ctx->model,
+        .experts = ctx->experts,
+        .act = &ctx->act,
+        .team = ctx->team,
+        .progress = &ctx->progress,
+        .poll = ctx_poll,
+        .poll_arg = ctx,
+        .lookahead = ctx->lookahead,
+        .route = ctx->trace && rows->n == 1 ? route_trace_tap(ctx->trace) : NULL,
+    };
+    unsigned n = 0, before = fp_begin();
+    int rc = forward(&r, e);
+
+    for (size_t i = 0; !rc && i < s->n; i++) {
+        waste_item *it = item(s, i);
+
+        if (!it->n_done)
+            continue;
+        rc = item_choose(ctx, it, &rows->span[n], ctx->act.logits + (size_t)n * ctx->model.hp.vocab,
+                         e);
+        n++;
+    }
+    fp_restore(before);
+    if (!rc && r.route)
+        rc = route_trace_write(ctx->trace, rows->span[0].pos0, e);
+    return rc;
+}
+
+static void items_undo(const struct step *s, int code)
+{
+    for (size_t i = 0; i < s->n; i++) {
+        waste_item *it = item(s, i);
+
+        if (!it->n_done)
+            continue;
+        it->n_done = 0;
+        it->token = -1;
+        it->logits = NULL;
+        it->stop = 0;
+        it->status = status_of(code);
+        if (code == ERR_CANCELLED)
+            atomic_store(&it->session->s.cancel, false);
+    }
+}
+
+static void items_commit(const struct step *s)
+{
+    for (size_t i = 0; i < s->n; i++) {
+        waste_item *it = item(s, i);
+        struct session *se = &it->session->s;
+
+        if (!it->n_done)
+            continue;
+        if (atomic_exchange(&se->cancel, false)) { /* others wanted the pass; this one does not */
+            it->n_done = 0;
+            it->token = -1;
+            it->logits = NULL;
+            it->stop = 0;
+            it->status = WASTE_E_CANCELLED;
+            continue;
+        }
+        session_commit(se, it->ids, (unsigned)it->n_done);
+        se->choice = it->token;
+    }
+}
+
+/* Forward and commit; the counters of what it took. */
+static int step_run(const struct step *s, struct err *e)
+{
+    waste_ctx *ctx = s->ctx;
+    struct rows rows;
+    uint64_t t0 = now_ns();
+    double sec;
+    int rc;
+
+    rows_take(s, &rows);
+    if (!rows.n)
+        return 0;
+    ctx->items = s->first;
+    ctx->n_items = s->n;
+    ctx->item_stride = s->stride;
+    rc = pass(s, &rows, e);
+    ctx->n_items = 0;
+    sec = (double)(now_ns() - t0) * 1e-9;
+    if (rows.n > rows.n_spans)
+        ctx->counters.sec_prefill += sec;
+    else
+        ctx->counters.sec_decode += sec;
+    if (rc) {
+        items_undo(s, rc);
+        return rc;
+    }
+    items_commit(s);
+    if (rows.n > rows.n_spans)
+        ctx->counters.prefill_tokens += rows.n;
+    else
+        ctx->counters.decode_tokens += rows.n;
+    return 0;
+}
+
+/* Cancelled before it began, or while it ran: the flag is spent either way. */
+static waste_status step_end(waste_ctx *ctx, int rc, struct err *e)
+{
+    if (rc == ERR_CANCELLED)
+        atomic_store(&ctx->progress.cancel, false);
+    progress_begin(&ctx->progress, PHASE_IDLE, 0);
+    return rc ? ctx_fail(ctx, e) : WASTE_OK;
+}
+
+waste_status waste_step(waste_ctx *ctx, waste_item *items, size_t n_items)
+{
+    struct err e = {0};
+    struct step s = {.ctx = ctx, .first = items, .n = n_items};
+    size_t rows = 0;
+
+    if (!ctx)
+        return WASTE_E_ARG;
+    ctx->error = (struct err){0};
+    if (!items || !n_items || n_items > ctx->n_sessions || items->size < sizeof(waste_item)) {
+        err_set(&e, ERR_ARG, "%zu items (1...%u sessions), items[0].size = %u (%zu expected)",
+                n_items, ctx->n_sessions, items ? items->size : 0, sizeof(waste_item));
+        return ctx_fail(ctx, &e);
+    }
+    s.stride = items->size;
+    if (items_check(&s, &e))
+        return ctx_fail(ctx, &e);
+    for (size_t i = 0; i < n_items; i++)
+        rows += item(&s, i)->n_ids;
+    progress_begin(&ctx->progress, rows > n_items ? PHASE_PREFILL : PHASE_DECODE, rows);
+    return step_end(ctx, step_run(&s, &e), &e);
+}
+
+/* ---- generate and eval: the loop over steps for one session ---- */
+
+/* Feed all ids, in as many passes as it takes; the last one brings what `it` wants. */
+static int feed(waste_ctx *ctx, waste_item *it, struct err *e)
+{
+    struct step s = {.ctx = ctx, .first = it, .n = 1, .stride = sizeof(*it)};
+    size_t total = it->n_ids, fed = 0;
+    const int32_t *ids = it->ids;
+
+    if (items_check(&s, e))
+        return e->code;
+    progress_begin(&ctx->progress, total > 1 ? PHASE_PREFILL : PHASE_DECODE, total);
+    while (fed < total) {
+        it->ids = ids + fed;
+        it->n_ids = total - fed;
+        if (step_run(&s, e))
+            return e->code;
+        if (it->status == WASTE_E_CANCELLED)
+            return err_set(e, ERR_CANCELLED, "the session was cancelled");
+        fed += it->n_done;
+        atomic_store(&ctx->progress.done, fed);
+    }
+    return 0;
+}
+
+waste_status waste_eval(waste_ctx *ctx, const int32_t *ids, size_t n, const float **logits_out,
+                        size_t *vocab_out)
+{
+    struct err e = {0};
+    waste_item it = {.size = sizeof(it), .want = WASTE_WANT_LOGITS, .ids = ids, .n_ids = n};
+    struct session *se;
+    waste_status st;
+
+    if (!ctx)
+        return WASTE_E_ARG;
+    ctx->error = (struct err){0};
+    se = &ctx->session[0].s;
+    it.session = &ctx->session[0];
+    if (n > se->ctx - se->pos) {
+        err_set(&e, ERR_ARG, "%zu ids do not fit: %u of %u positions are left", n,
+                se->ctx - se->pos, se->ctx);
+        return ctx_fail(ctx, &e);
+    }
+    st = step_end(ctx, feed(ctx, &it, &e), &e);
+    if (st != WASTE_OK)
+        return st;
+    if (logits_out)
+        *logits_out = it.logits;
+    if (vocab_out)
+        *vocab_out = ctx->model.hp.vocab;
+    return WASTE_OK;
+}
+
+void waste_gen_params_init(waste_gen_params *p)
+{
+    if (!p)
+        return;
+    memset(p, 0, sizeof(*p));
+    p->top_p = 1;
+    p->max_tokens = 256;
+}
+
+struct gen { /* one waste_generate */
+    waste_ctx *ctx;
+    waste_token_cb cb;
+    void *user;
+    struct utf8 text;
+    waste_counters before;
+    uint64_t t0;
+};
+
+static void gen_mark(struct gen *g)
+{
+    g->before.size = sizeof(g->before);
+    waste_get_counters(g->ctx, &g->before);
+    g->t0 = now_ns();
+}
+
+/* Hand one token to the host; true: it wants no more. */
+static bool gen_deliver(struct gen *g, unsigned index, const waste_item *it)
+{
+    char piece[UTF8_FEED_MAX(4096) + UTF8_FLUSH_MAX + 1];
+    waste_counters c = {.size = sizeof(c)};
+    const char *bytes = "";
+    size_t len = 0, n;
+
+    waste_get_counters(g->ctx, &c);
+    if (g->ctx->tokenizer)
+        tokenizer_token_bytes(g->ctx->tokenizer, it->token, &bytes, &len);
+    n = utf8_feed(&g->text, bytes, len < 4096 ? len : 4096, piece);
+    piece[n] = 0;
+    waste_token_info info = {
+        .token_index = index,
+        .token = it->token,
+        .logprob = it->logprob,
+        .experts_hit = (uint32_t)(c.hits_resident + c.hits_prefetch - g->before.hits_resident -
+                                  g->before.hits_prefetch),
+        .experts_missed = (uint32_t)(c.misses - g->before.misses),
+        .bytes_read = c.bytes_read - g->before.bytes_read,
+        .ms_total = (double)(now_ns() - g->t0) * 1e-6,
+        .ms_io = (c.sec_io - g->before.sec_io) * 1e3,
+    };
+    return g->cb && g->cb(&info, piece, g->user);
+}
+
+static int generate(struct gen *g, const int32_t *ids, size_t n, unsigned max, struct err *e)
+{
+    waste_ctx *ctx = g->ctx;
+    struct session *se = &ctx->session[0].s;
+    waste_item it = {.size = sizeof(it),
+                     .want = WASTE_WANT_TOKEN,
+                     .session = &ctx->session[0],
+                     .ids = ids,
+                     .n_ids = n};
+
+    gen_mark(g);
+    if (feed(ctx, &it, e))
+        return e->code;
+    for (unsigned i = 0; i < max; i++) {
+        int32_t id = it.token;
+        bool done = gen_deliver(g, i, &it), last = i + 1 == max || it.stop == WASTE_STOP_ID || done;
+
+        gen_mark(g);
+        if (se->pos == se->ctx) { /* chosen, but no position is left to put it in */
+            snprintf(ctx->error.text, sizeof(ctx->error.text), "context full at %u positions",
+                     se->ctx);
+            return 0;
+        }
+        it.ids = &id;
+        it.n_ids = 1;
+        it.want = last ? 0 : WASTE_WANT_TOKEN; /* a delivered token is in the session */
+        if (feed(ctx, &it, e))
+            return e->code;
+        if (done)
+            return err_set(e, ERR_CANCELLED, "stopped by the callback after %u tokens", i + 1);
+        if (last)
+            return 0;
+    }
+    return 0;
+}
+
+waste_status waste_generate(waste_ctx *ctx, const int32_t *ids, size_t n,
+                            const waste_gen_params *params, waste_token_cb cb, void *user)
+{
+    waste_gen_params p;
+    waste_sampling sampling;
+    struct err e = {0};
+    struct gen g = {.ctx = ctx, .cb = cb, .user = user};
+    struct session *se;
+    waste_status st;
+
+    if (!ctx)
+        return WASTE_E_ARG;
+    ctx->error = (struct err){0};
+    waste_gen_params_init(&p);
+    if (params)
+        p = *params;
+    if (p.grammar) {
+        err_set(&e, ERR_UNSUPPORTED, "grammars are not in this version");
+        return ctx_fail(ctx, &e);
+    }
+    se = &ctx->session[0].s;
+    if (n >= se->ctx - se->pos) {
+        err_set(&e, ERR_ARG, "%zu ids leave no position: %u of %u are free", n, se->ctx - se->pos,
+                se->ctx);
+        return ctx_fail(ctx, &e);
+    }
+    waste_sampling_init(&sampling);
+    sampling.temperature = p.temperature;
+    sampling.top_p = p.top_p;
+    sampling.top_k = p.top_k;
+    sampling.seed = p.seed;
+    sampling.stop_tokens = p.stop_tokens;
+    sampling.n_stop = p.n_stop;
+    st = waste_session_sampling(&ctx->session[0], &sampling);
+    if (st != WASTE_OK)
+        return st;
+    return step_end(ctx, generate(&g, ids, n, p.max_tokens, &e), &e);
+}

@@ -1,0 +1,222 @@
+#include "model/budget.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "expertfs/codebook.h"
+#include "model/session.h"
+#include "model/weights.h"
+
+enum { MIB = 1 << 20 };
+
+static uint64_t align64(uint64_t n)
+{
+    return (n + 63) / 64 * 64;
+}
+
+static uint64_t codebook_bytes(const struct facts *f)
+{
+    uint64_t layers = f->hp.n_layers - f->hp.first_dense;
+
+    return layers * MATRICES * f->record.stages * f->record.entries * FORMAT_VEC_DIM *
+           sizeof(float);
+}
+
+static int add_listed(const struct weight *w, void *arg, struct err *e)
+{
+    struct {
+        struct facts *f;
+        const struct manifest *m;
+    } *a = arg;
+    const struct trunk_entry *t = manifest_tensor(a->m, w->name);
+    uint64_t n = (uint64_t)w->rows * w->cols;
+
+    (void)e;
+    if (!t) /* missing ones are refused at open; a plan can do without */
+        return 0;
+    if (w->resident) {
+        a->f->trunk_bytes += budget_tensor_bytes(t->payload_bytes, t->scale_bytes);
+        a->f->params_trunk += n;
+    } else {
+        a->f->params_embed += n;
+    }
+    return 0;
+}
+
+static uint64_t tokenizer_file_bytes(int dirfd)
+{
+    struct stat st;
+
+    if (!fstatat(dirfd, "tokenizer.model", &st, 0) || !fstatat(dirfd, "tiktoken.model", &st, 0))
+        return (uint64_t)st.st_size;
+    return 0;
+}
+
+int facts_of_manifest(struct facts *out, const struct manifest *m, int dirfd, struct err *e)
+{
+    struct facts f = {.record = m->record, .n_tensors = m->n_trunk};
+    struct {
+        struct facts *f;
+        const struct manifest *m;
+    } a = {&f, m};
+    uint64_t end = 0;
+
+    if (hparams_read(&f.hp, m->config, e) || weights_each(&f.hp, NULL, add_listed, &a, e))
+        return e->code;
+    for (unsigned i = 0; i < m->n_trunk; i++) {
+        const struct trunk_entry *t = &m->trunk[i];
+        uint64_t last = t->scale_bytes && t->scale_off > t->off ? t->scale_off + t->scale_bytes
+                                                                : t->off + t->payload_bytes;
+
+        end = last > end ? last : end;
+    }
+    f.trunk_file_bytes = end;
+    f.disk_bytes = end;
+    for (unsigned n = 0; n < m->n_layers; n++)
+        f.disk_bytes += m->bank[n].present ? m->bank[n].bytes : 0;
+    if (m->n_experts) {
+        f.trunk_bytes += codebook_bytes(&f);
+        f.disk_bytes += codebook_bytes(&f) / 2;
+    }
+    f.tokenizer_bytes = tokenizer_file_bytes(dirfd);
+    snprintf(f.arch, sizeof(f.arch), "%s", m->arch);
+    *out = f;
+    return 0;
+}
+
+/* The converter's widths: small and one-dimensional tensors F32, embedding and head 8 bits, the
+ * rest 4. */
+static int add_converted(const struct weight *w, void *arg, struct err *e)
+{
+    struct facts *f = arg;
+    uint64_t n = (uint64_t)w->rows * w->cols, groups = (w->cols + 127) / 128;
+    uint64_t payload = n * sizeof(float), scales = 0;
+
+    (void)e;
+    if (w->kind == WEIGHT_MATRIX && n >= 65536) {
+        bool wide = !w->resident || strstr(w->name, "lm_head.weight");
+
+        payload = w->rows * groups * (wide ? 128 : 64);
+        scales = w->rows * groups * 2;
+    }
+    f->trunk_file_bytes += payload + scales;
+    f->n_tensors++;
+    if (w->resident) {
+        f->trunk_bytes += budget_tensor_bytes(payload, scales);
+        f->params_trunk += n;
+    } else {
+        f->params_embed += n;
+    }
+    return 0;
+}
+
+static void arch_of_config(struct facts *f, const json_t *config)
+{
+    const json_t *list = json_object_get(config, "architectures");
+    const char *name = json_string_value(json_array_get(list, 0));
+
+    snprintf(f->arch, sizeof(f->arch), "%s",
+             !name                        ? "unknown"
+             : strstr(name, "KimiK3")     ? "kimi-k3"
+             : strstr(name, "KimiLinear") ? "kimi-linear"
+                                          : name);
+}
+
+int facts_of_config(struct facts *out, const json_t *config, struct err *e)
+{
+    const json_t *text = json_object_get(config, "text_config");
+    struct facts f = {.from_config = true};
+
+    if (!json_is_object(config))
+        return err_set(e, ERR_FORMAT, "config.json is not an object");
+    if (hparams_read(&f.hp, json_is_object(text) ? text : config, e) ||
+        weights_each(&f.hp, NULL, add_converted, &f, e))
+        return e->code;
+    arch_of_config(&f, config);
+    f.disk_bytes = f.trunk_file_bytes;
+    if (f.hp.n_experts) {
+        if (record_layout_init(&f.record, f.hp.latent, f.hp.inter, 3, 256, 8, e))
+            return e->code;
+        f.trunk_bytes += codebook_bytes(&f);
+        f.disk_bytes += codebook_bytes(&f) / 2 + (uint64_t)(f.hp.n_layers - f.hp.first_dense) *
+                                                     f.hp.n_experts * f.record.bytes;
+    }
+    f.tokenizer_bytes = (uint64_t)f.hp.vocab * 18; /* base64 of a token and its rank */
+    *out = f;
+    return 0;
+}
+
+/* What libraries take and RSS shows: code and libc, thread stacks, the manifest's values, the
+ * tokenizer's tables, the pool's and the engine's bookkeeping. */
+static uint64_t process_bytes(const struct facts *f, const struct plan_request *r)
+{
+    return 20ull * MIB + r->threads * 256ull * 1024 + f->n_tensors * 4096ull +
+           3 * f->tokenizer_bytes;
+}
+
+static uint64_t scratch_bytes(const struct facts *f, const struct plan_request *r, unsigned rows)
+{
+    struct act_shape shape = {.rows = rows, .spans = r->sessions, .threads = r->threads};
+    struct rvq_shape rvq[MATRICES] = {{0}};
+    struct kernels k;
+    uint64_t bytes;
+
+    kernels_init(&k, r->cpu, r->profile);
+    for (unsigned m = 0; f->hp.n_experts && m < MATRICES; m++)
+        rvq[m] = (struct rvq_shape){.rows = record_rows(&f->record, m),
+                                    .cols = record_cols(&f->record, m),
+                                    .stages = f->record.stages,
+                                    .entries = f->record.entries,
+                                    .cell_bytes = f->record.cell_bytes};
+    bytes = (act_bytes(&f->hp, &k, rvq, shape) + 4095) / 4096 * 4096;
+    return bytes > TRUNK_WINDOW_BYTES ? bytes : TRUNK_WINDOW_BYTES; /* one after the other */
+}
+
+void plan_make(struct plan *out, const struct facts *f, const struct plan_request *r)
+{
+    struct plan p = {.rows = r->rows_max < ROWS_MIN ? r->rows_max : ROWS_MIN};
+    uint64_t record = f->record.bytes, moe = f->hp.n_layers - f->hp.first_dense, least, left;
+
+    p.process = process_bytes(f, r);
+    p.trunk = align64(f->trunk_bytes) + weights_extra_bytes(&f->hp) + 3 * 4096;
+    p.state = r->sessions * ((session_bytes(&f->hp, r->ctx) + 4095) / 4096 * 4096);
+    least = scratch_bytes(f, r, p.rows);
+    p.scratch = least + p.process;
+    p.all_experts = record * moe * f->hp.n_experts;
+    p.cache_min = 2 * record * f->hp.top_k;
+    if (p.cache_min > p.all_experts)
+        p.cache_min = p.all_experts;
+    p.floor = p.trunk + p.state + p.scratch + p.cache_min;
+    p.working_set = record * moe * f->hp.top_k;
+    p.recommended =
+        p.floor + (3 * p.working_set < p.all_experts ? 3 * p.working_set : p.all_experts);
+    p.budget = r->budget;
+    if (!p.budget) {
+        p.chosen = true;
+        p.budget = p.floor;
+        for (unsigned sets = 3; sets && r->usable; sets--)
+            if (p.floor + sets * p.working_set <= r->usable / 4 * 3) {
+                p.budget = p.floor + sets * p.working_set;
+                break;
+            }
+    }
+    p.fits = p.budget >= p.floor;
+    left = p.fits ? p.budget - p.floor : 0;
+    p.scratch_rows = p.scratch;
+    while (p.fits && p.rows * 2 <= r->rows_max) {
+        uint64_t more = scratch_bytes(f, r, p.rows * 2) - least;
+
+        if (more > left / 2)
+            break;
+        p.rows *= 2;
+        p.scratch_rows = p.scratch + more;
+    }
+    if (record) {
+        uint64_t bytes = left + p.cache_min - (p.scratch_rows - p.scratch);
+
+        bytes = bytes < p.all_experts ? bytes : p.all_experts;
+        p.frames = p.fits ? (unsigned)(bytes / record) : 0;
+    }
+    *out = p;
+}

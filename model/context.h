@@ -1,0 +1,75 @@
+/* model/context.h - what waste_ctx is, shared by the files that implement waste.h: api.c (open,
+ * plan, inform), api_step.c (sessions and passes), api_text.c (text and ids). */
+#ifndef MODEL_CONTEXT_H
+#define MODEL_CONTEXT_H
+
+#include "base/machine.h"
+#include "expertfs/container.h"
+#include "include/waste.h"
+#include "model/budget.h"
+#include "model/forward.h"
+#include "model/route_trace.h"
+#include "model/session.h"
+#include "model/tokenizer.h"
+#include "model/weights.h"
+#include "storage/frames.h"
+#include "storage/io.h"
+#include "storage/pool.h"
+
+struct waste_session { /* the public handle */
+    struct session s;
+    waste_ctx *ctx;
+    void *memory;
+};
+
+struct waste_ctx {
+    struct err error; /* what the last failed call said; code 0: nothing */
+    struct mem mem;
+    struct container *container;
+    struct trunk *trunk;
+    struct codebooks *books;
+    void *extra; /* weights_extra_bytes */
+    struct model model;
+    struct act act;
+    struct team *team;
+    struct frames frames;
+    struct io *io;
+    struct pool *pool;
+    struct expert_source *experts;
+    struct tokenizer *tokenizer; /* NULL: none */
+    struct err no_tokenizer;     /* why */
+    struct plan plan;
+    struct facts facts;
+    struct io_report io_report;
+
+    waste_session *session; /* [n_sessions]; the first is the default one */
+    unsigned n_sessions;
+    int32_t *token;          /* [plan.rows] */
+    struct span *span;       /* [n_sessions] */
+    int32_t *recent;         /* [ctx] */
+    uint8_t *never, *spared; /* [vocab], or NULL without a tokenizer */
+    int32_t stop[EOS_MAX];   /* ids that end a turn in this container */
+    unsigned n_stop;
+
+    waste_cfg cfg; /* as resolved; texts not kept */
+    waste_opts opts;
+    enum profile profile;
+    unsigned n_threads, ctx_tokens, lookahead, depth, n_direct, n_banks;
+    char direct_why[96], arch[64], quant[96];
+    struct progress progress;
+    struct route_trace *trace;
+    waste_counters counters;
+    uint64_t last_poll_ns;
+    const waste_item *items; /* of the running step, for cancellation */
+    size_t n_items, item_stride;
+};
+
+waste_status status_of(int code);
+/* Keep the error for waste_error_detail; returns its status. */
+waste_status ctx_fail(waste_ctx *ctx, const struct err *e);
+waste_status thread_fail(const struct err *e); /* for calls without a context */
+uint64_t now_ns(void);
+/* The host's progress callback, at most every 100 ms; a non-zero answer cancels. */
+void ctx_poll(void *ctx);
+
+#endif

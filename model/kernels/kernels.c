@@ -1,0 +1,35 @@
+#include "model/kernels/kernels.h"
+
+#include "base/cpu.h"
+#include "model/kernels/level.h"
+
+#define FILL(k, level)                                                                             \
+    do {                                                                                           \
+        (k)->name = #level;                                                                        \
+        vec_fill_##level(k);                                                                       \
+        gemv_fill_##level(k);                                                                      \
+        rvq_fill_##level(k);                                                                       \
+        delta_fill_##level(k);                                                                     \
+        attend_fill_##level(k);                                                                    \
+    } while (0)
+
+void kernels_init(struct kernels *k, unsigned cpu, enum profile profile)
+{
+    *k = (struct kernels){.profile = profile};
+    FILL(k, c);
+#ifdef __x86_64__
+    if (cpu & CPU_AVX2)
+        FILL(k, avx2);
+    if (cpu & CPU_AVX2 && cpu & CPU_AVX512)
+        FILL(k, avx512);
+#else
+    (void)cpu;
+#endif
+}
+
+const char *profile_name(enum profile p)
+{
+    static const char *const name[PROFILES] = {"f32", "direct", "i16", "i8"};
+
+    return (unsigned)p < PROFILES ? name[p] : NULL;
+}

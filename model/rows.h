@@ -1,0 +1,27 @@
+/* model/rows.h - the rows of one pass, and the sessions they belong to.
+ *
+ * Spans lie back to back. One span of one row is decode, one span of many is prefill, many spans
+ * are serving: any mix of prompts and answers.
+ */
+#ifndef MODEL_ROWS_H
+#define MODEL_ROWS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct session;
+
+struct span {
+    struct session *session; /* at most one span of a session in a pass */
+    unsigned row0, n;        /* its rows [row0, row0 + n), consecutive positions */
+    unsigned pos0;           /* position of the first */
+    bool logits;             /* the last row wants them */
+};
+
+struct rows {
+    unsigned n, n_spans;
+    struct span *span;
+    const int32_t *token; /* [n] */
+};
+
+#endif

@@ -1,0 +1,248 @@
+#include "model/team.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
+enum { SPINS = 4000 }; /* some microseconds: the gap between two products of one layer */
+
+struct team {
+    unsigned n;
+    bool spin; /* every thread has a core to itself */
+    const struct cpu_list *cpus;
+    struct cpu_list cpu_copy;
+    bool caller_bound;
+    struct err bind_error;
+
+    /* the job: written by the caller before `generation` moves, read by workers after */
+    team_fn *fn;
+    void *arg;
+    unsigned n_items, step;
+
+    atomic_uint generation; /* of the job; odd values are as good as even ones */
+    atomic_uint next;       /* first item nobody has taken */
+    atomic_uint working;    /* workers still inside the job */
+    atomic_bool stop;
+
+    pthread_mutex_t lock; /* only for sleeping */
+    pthread_cond_t wake;
+    pthread_t thread[THREADS_MAX];
+    unsigned started;
+};
+
+struct member {
+    struct team *team;
+    unsigned index;
+};
+
+unsigned fp_begin(void)
+{
+#if defined(__x86_64__)
+    unsigned before = _mm_getcsr();
+
+    _mm_setcsr(before & ~(0x8040u | 0x6000u)); /* FTZ, DAZ; rounding control to nearest */
+    return before;
+#elif defined(__aarch64__)
+    uint64_t before;
+
+    __asm__ volatile("mrs %0, fpcr" : "=r"(before));
+    __asm__ volatile("msr fpcr, %0" : : "r"(before & ~(UINT64_C(1) << 24 | UINT64_C(3) << 22)));
+    return (unsigned)before;
+#else
+    return 0;
+#endif
+}
+
+void fp_restore(unsigned before)
+{
+#if defined(__x86_64__)
+    _mm_setcsr(before);
+#elif defined(__aarch64__)
+    __asm__ volatile("msr fpcr, %0" : : "r"((uint64_t)before));
+#else
+    (void)before;
+#endif
+}
+
+static inline void pause_cpu(void)
+{
+#if defined(__x86_64__)
+    _mm_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+static void take_items(struct team *t, unsigned thread)
+{
+    for (;;) {
+        unsigned i0 = atomic_fetch_add(&t->next, t->step), i1;
+
+        if (i0 >= t->n_items)
+            return;
+        i1 = t->n_items - i0 < t->step ? t->n_items : i0 + t->step;
+        t->fn(t->arg, i0, i1, thread);
+    }
+}
+
+static unsigned wait_for_job(struct team *t, unsigned seen)
+{
+    unsigned g;
+
+    for (int i = 0; t->spin && i < SPINS; i++) {
+        g = atomic_load_explicit(&t->generation, memory_order_acquire);
+        if (g != seen)
+            return g;
+        pause_cpu();
+    }
+    pthread_mutex_lock(&t->lock);
+    while ((g = atomic_load(&t->generation)) == seen)
+        pthread_cond_wait(&t->wake, &t->lock);
+    pthread_mutex_unlock(&t->lock);
+    return g;
+}
+
+static void *worker(void *arg)
+{
+    struct member me = *(struct member *)arg;
+    struct team *t = me.team;
+    unsigned seen = 0;
+    struct err ignored; /* team_open has bound to each CPU once, so this cannot be news */
+
+    free(arg);
+    fp_begin();
+    if (t->cpus)
+        machine_bind_thread(t->cpus->cpu[me.index % t->cpus->n], &ignored);
+    for (;;) {
+        seen = wait_for_job(t, seen);
+        if (atomic_load(&t->stop))
+            return NULL;
+        take_items(t, me.index);
+        atomic_fetch_sub_explicit(&t->working, 1, memory_order_release);
+    }
+}
+
+static int start(struct team *t, unsigned index, struct err *e)
+{
+    struct member *m = malloc(sizeof(*m));
+    int rc;
+
+    if (!m)
+        return err_set(e, ERR_NOMEM, "team: thread %u", index);
+    *m = (struct member){t, index};
+    rc = pthread_create(&t->thread[t->started], NULL, worker, m);
+    if (rc) {
+        free(m);
+        return err_sys(e, rc, "team: thread %u of %u", index, t->n);
+    }
+    t->started++;
+    return 0;
+}
+
+/* Every CPU of the list must be ours: found out before threads start, by trying. */
+static int check_cpus(const struct cpu_list *cpus, struct err *e)
+{
+    cpu_set_t before;
+
+    if (pthread_getaffinity_np(pthread_self(), sizeof(before), &before))
+        return err_set(e, ERR_UNSUPPORTED, "cpu list: threads cannot be bound here");
+    for (unsigned i = 0; i < cpus->n; i++)
+        if (machine_bind_thread(cpus->cpu[i], e)) {
+            pthread_setaffinity_np(pthread_self(), sizeof(before), &before);
+            return e->code;
+        }
+    pthread_setaffinity_np(pthread_self(), sizeof(before), &before);
+    return 0;
+}
+
+int team_open(struct team **out, unsigned n, const struct cpu_list *cpus, struct err *e)
+{
+    struct team *t;
+
+    if (n < 1 || n > THREADS_MAX)
+        return err_set(e, ERR_ARG, "%u threads: 1...%d are possible", n, THREADS_MAX);
+    if (cpus && check_cpus(cpus, e))
+        return e->code;
+    t = calloc(1, sizeof(*t));
+    if (!t)
+        return err_set(e, ERR_NOMEM, "team of %u threads", n);
+    t->n = n;
+    t->spin = n <= machine_cores();
+    if (cpus) {
+        t->cpu_copy = *cpus;
+        t->cpus = &t->cpu_copy;
+    }
+    pthread_mutex_init(&t->lock, NULL);
+    pthread_cond_init(&t->wake, NULL);
+    for (unsigned i = 1; i < n; i++)
+        if (start(t, i, e)) {
+            team_close(t);
+            return e->code;
+        }
+    *out = t;
+    return 0;
+}
+
+static void announce(struct team *t)
+{
+    pthread_mutex_lock(&t->lock);
+    atomic_fetch_add(&t->generation, 1);
+    pthread_cond_broadcast(&t->wake);
+    pthread_mutex_unlock(&t->lock);
+}
+
+void team_close(struct team *t)
+{
+    if (!t)
+        return;
+    atomic_store(&t->stop, true);
+    announce(t);
+    for (unsigned i = 0; i < t->started; i++)
+        pthread_join(t->thread[i], NULL);
+    pthread_cond_destroy(&t->wake);
+    pthread_mutex_destroy(&t->lock);
+    free(t);
+}
+
+unsigned team_size(const struct team *t)
+{
+    return t->n;
+}
+
+void team_for(struct team *t, unsigned n, unsigned grain, team_fn *fn, void *arg)
+{
+    unsigned pieces = (n + grain - 1) / grain;
+
+    if (t->cpus && !t->caller_bound) {
+        struct err ignored;
+
+        machine_bind_thread(t->cpus->cpu[0], &ignored);
+        t->caller_bound = true;
+    }
+    if (t->n == 1 || pieces <= 1) {
+        if (n)
+            fn(arg, 0, n, 0);
+        return;
+    }
+    t->fn = fn;
+    t->arg = arg;
+    t->n_items = n;
+    t->step = (pieces + t->n * 4 - 1) / (t->n * 4) * grain; /* four turns each evens out noise */
+    atomic_store(&t->next, 0);
+    atomic_store(&t->working, t->started);
+    announce(t);
+    take_items(t, 0);
+    for (unsigned i = 0; atomic_load_explicit(&t->working, memory_order_acquire); i++) {
+        if (t->spin && i < 1u << 20)
+            pause_cpu();
+        else
+            sched_yield();
+    }
+}

@@ -1,0 +1,33 @@
+/* model/team.h - fork-join over ranges, by threads that wait for each other.
+ *
+ * One thread (the one that runs passes) calls team_for; the team's other threads help. Who computes
+ * which range never changes a result: ranges only say which rows or heads to write. Nothing is
+ * allocated after open.
+ */
+#ifndef MODEL_TEAM_H
+#define MODEL_TEAM_H
+
+#include "base/err.h"
+#include "base/machine.h"
+
+struct team;
+
+/* Items [i0, i1), on thread `thread` of the team (0...team_size - 1): index of private scratch. */
+typedef void team_fn(void *arg, unsigned i0, unsigned i1, unsigned thread);
+
+/* n threads, the caller's among them, 1...THREADS_MAX. cpus: thread i is bound to entry i mod n;
+ * the caller when it first calls team_for. NULL: not bound. */
+int team_open(struct team **out, unsigned n, const struct cpu_list *cpus, struct err *e);
+void team_close(struct team *t); /* NULL-safe */
+unsigned team_size(const struct team *t);
+
+/* Call fn over all of [0, n), in pieces that begin at multiples of grain; returns when all are
+ * done. */
+void team_for(struct team *t, unsigned n, unsigned grain, team_fn *fn, void *arg);
+
+/* Subnormals kept, round to nearest: what the arithmetic is defined with. Returns the state before,
+ * for fp_restore. Team threads have it already. */
+unsigned fp_begin(void);
+void fp_restore(unsigned before);
+
+#endif
