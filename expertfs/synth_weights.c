@@ -22,17 +22,19 @@
  * Families without convolutions have popularity only, and a larger share of it.
  */
 #define EMBED_STD      0.7
-#define MIX_STD        0.5 /* what an attention block adds to the stream */
+#define MIX_STD        0.64 /* what an attention block adds to the stream */
 #define FFN_STD        0.25
+#define QKV_STD        0.3 /* before the convolution and SiLU of KDA: small, nearly linear */
 #define GATE_STD       1.0 /* inputs of sigmoids and SiLUs */
 #define LOGIT_STD      0.6 /* the router's */
 #define HEAD_STD       3.5 /* the vocabulary's */
 #define DECAY_STD      0.3 /* of the token-dependent part of the log decay rate */
-#define BIAS_STD       0.09
-#define BIAS_STD_ALONE 0.12 /* without KDA layers */
+#define BIAS_STD       0.033
+#define BIAS_TAIL      0.8 /* 0 would be a bell */
+#define BIAS_STD_ALONE 0.06 /* without KDA layers */
 #define RMS_SITU       0.54 /* of act(g) * u for standard normal g and u, measured */
 #define RMS_KDA        0.54 /* of a normed head times a sigmoid gate */
-#define RMS_MLA        0.35 /* of an attention output after some tens of tokens */
+#define RMS_MLA        0.7  /* of an attention output after some tens of tokens */
 
 static const float taps[4] = {0.5f, 0.5f, 0.5f, 0.5f}; /* oldest first; the squares add to 1 */
 
@@ -165,7 +167,7 @@ static void add_kda(struct list *l, unsigned L)
         char name[16] = {kind[i], 0};
 
         strcat(name, "_proj");
-        add_matrix(l, c, h, 1, 1, at, L, name);
+        add_matrix(l, c, h, 1, QKV_STD, at, L, name);
         add(l, SYNTH_TAPS, 0.1, DIM(c, 1, 4), "model.layers.%u.self_attn.%c_conv1d.weight", L,
             kind[i]);
     }
@@ -371,8 +373,8 @@ static float f32_value(const struct synth_weights *w, const struct synth_tensor 
         if (i >= s->kda_heads)
             return 0; /* padding */
         return (float)log(s->family == FAMILY_K3 ? 1 + uniform(x) : 1 + 15 * uniform(x));
-    case SYNTH_BIAS:
-        return (float)(t->std * bell(x));
+    case SYNTH_BIAS: /* log-normal: a few experts stand out */
+        return (float)(t->std * (exp(BIAS_TAIL * bell(x)) - 1) / BIAS_TAIL);
     default:
         return (float)(t->std * sqrt(3.0) * (2 * uniform(x) - 1));
     }

@@ -13,8 +13,8 @@
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the container is little-endian");
 
 enum {
-    PLACE_ALIGN = 64,       /* of a table in memory */
-    ROW_GROUPS = 128,       /* groups of a row decoded at once, so that the stack is enough */
+    PLACE_ALIGN = 64, /* of a table in memory */
+    ROW_GROUPS = 128, /* groups of a row decoded at once, so that the stack is enough */
 };
 
 struct placed { /* where a wanted tensor's tables lie in the mapping */

@@ -1,5 +1,6 @@
 /* api.c - opening, planning and informing: the first part of waste.h (see context.h). */
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -430,7 +431,7 @@ void ctx_poll(void *arg)
 {
     waste_ctx *ctx = arg;
     uint64_t now = now_ns();
-    bool wanted = ctx->n_items == 0;
+    bool wanted = ctx->n_items == 0; /* nothing runs that could be unwanted */
 
     for (size_t i = 0; i < ctx->n_items; i++) {
         const waste_item *it =
@@ -529,12 +530,45 @@ static int plan_open(waste_ctx *ctx, const struct wish *w, struct err *e)
     return mem_charge(&ctx->mem, MEM_OTHER, ctx->plan.process, e);
 }
 
+struct load { /* trunk_load on a thread of its own, so that the host hears how far it is */
+    waste_ctx *ctx;
+    struct err e;
+};
+
+static void *load_thread(void *arg)
+{
+    struct load *l = arg;
+
+    trunk_load(l->ctx->trunk, &l->ctx->mem, &l->ctx->progress, &l->e);
+    return NULL;
+}
+
+static int trunk_load_watched(waste_ctx *ctx, struct err *e)
+{
+    struct load l = {.ctx = ctx};
+    struct timespec until;
+    pthread_t thread;
+
+    if (!ctx->opts.progress || pthread_create(&thread, NULL, load_thread, &l))
+        return trunk_load(ctx->trunk, &ctx->mem, &ctx->progress, e);
+    do {
+        ctx_poll(ctx);
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_nsec += 50000000;
+        until.tv_sec += until.tv_nsec / 1000000000;
+        until.tv_nsec %= 1000000000;
+    } while (pthread_timedjoin_np(thread, NULL, &until));
+    if (l.e.code)
+        *e = l.e;
+    return l.e.code;
+}
+
 static int weights_open(waste_ctx *ctx, struct err *e)
 {
     size_t extra = weights_extra_bytes(&ctx->model.hp);
 
     progress_begin(&ctx->progress, PHASE_OPEN, trunk_resident_bytes(ctx->trunk));
-    if (trunk_load(ctx->trunk, &ctx->mem, &ctx->progress, e))
+    if (trunk_load_watched(ctx, e))
         return e->code;
     if (ctx->model.hp.n_experts && codebooks_open(&ctx->books, ctx->container, &ctx->mem, e))
         return e->code;
@@ -606,24 +640,25 @@ static int experts_open(waste_ctx *ctx, const struct wish *w, struct err *e)
     return source_pool_open(&ctx->experts, ctx->container, ctx->pool, w->cfg.verify_records, e);
 }
 
+/* Width of the trunk's matrices: of the largest layer matrices, and of the head. */
 static void describe(waste_ctx *ctx)
 {
+    static const char *const fmt[] = {
+        [FMT_F32] = "F32", [FMT_Q8G] = "Q8G", [FMT_Q4G] = "Q4G", [FMT_Q3G] = "Q3G"};
     const struct record_layout *r = &ctx->facts.record;
-    const struct tensor *head = &ctx->model.head;
-    const char *trunk = ctx->model.layer[0].mix == MIX_KDA
-                            ? ctx->model.layer[0].kda.q.fmt == FMT_Q4G ? "Q4G" : "mixed"
-                            : "mixed";
+    const struct layer *l = &ctx->model.layer[0];
+    const struct tensor *o = l->mix == MIX_KDA ? &l->kda.o : &l->mla.o;
+    int n = 0;
 
     snprintf(ctx->arch, sizeof(ctx->arch), "%s", ctx->facts.arch);
     if (ctx->model.hp.n_experts)
-        snprintf(ctx->quant, sizeof(ctx->quant), "experts %s (%u x %u, %g bits), trunk %s, head %s",
-                 r->index_bits == 6 ? "VQ4P"
-                 : r->stages == 2   ? "VQ2R"
-                                    : "VQ3R",
-                 r->stages, r->entries, (double)r->stages * r->index_bits / 8, trunk,
-                 head->fmt == FMT_Q8G ? "Q8G" : "other");
-    else
-        snprintf(ctx->quant, sizeof(ctx->quant), "trunk %s", trunk);
+        n = snprintf(ctx->quant, sizeof(ctx->quant), "experts %s (%u x %u, %g bits), ",
+                     r->index_bits == 6 ? "VQ4P"
+                     : r->stages == 2   ? "VQ2R"
+                                        : "VQ3R",
+                     r->stages, r->entries, (double)r->stages * r->index_bits / 8);
+    snprintf(ctx->quant + n, sizeof(ctx->quant) - (size_t)n, "trunk %s, head %s", fmt[o->fmt],
+             fmt[ctx->model.head.fmt]);
 }
 
 static int ctx_open(waste_ctx *ctx, const char *path, const struct wish *w, struct err *e)

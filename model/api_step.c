@@ -182,10 +182,6 @@ static int items_check(const struct step *s, struct err *e)
 
         it->status = WASTE_OK;
         it->n_done = 0;
-        it->token = -1;
-        it->logprob = 0;
-        it->stop = 0;
-        it->logits = NULL;
         if (!it->session || it->session->ctx != ctx || !it->session->s.open) {
             err_set(e, ERR_ARG, "item %zu: not an open session of this context", i);
             return item_refuse(it, e);
@@ -209,7 +205,17 @@ static int items_check(const struct step *s, struct err *e)
     return 0;
 }
 
-/* Rows from the items in order until the pass is full; cancelled and overflowing items get none. */
+static void item_clear(waste_item *it)
+{
+    it->n_done = 0;
+    it->token = -1;
+    it->logprob = 0;
+    it->stop = 0;
+    it->logits = NULL;
+}
+
+/* Rows from the items in order until the pass is full; cancelled and overflowing items get none.
+ * An item's ids are read here and never again: they may be its own `token`. */
 static void rows_take(const struct step *s, struct rows *rows)
 {
     waste_ctx *ctx = s->ctx;
@@ -220,15 +226,17 @@ static void rows_take(const struct step *s, struct rows *rows)
         struct session *se = &it->session->s;
         size_t n = it->n_ids, room = ctx->plan.rows - rows->n;
 
+        n = n < room ? n : room;
+        memcpy(ctx->token + rows->n, it->ids, n * sizeof(*ctx->token));
+        item_clear(it);
         if (atomic_exchange(&se->cancel, false)) {
             it->status = WASTE_E_CANCELLED;
             continue;
         }
-        if (n > se->ctx - se->pos) {
+        if (it->n_ids > se->ctx - se->pos) {
             it->stop = WASTE_STOP_CONTEXT;
             continue;
         }
-        n = n < room ? n : room;
         if (!n)
             continue;
         rows->span[rows->n_spans++] = (struct span){
@@ -238,7 +246,6 @@ static void rows_take(const struct step *s, struct rows *rows)
             .pos0 = se->pos,
             .logits = n == it->n_ids && it->want,
         };
-        memcpy(ctx->token + rows->n, it->ids, n * sizeof(*ctx->token));
         rows->n += (unsigned)n;
         it->n_done = n;
     }
@@ -288,8 +295,8 @@ static int item_choose(waste_ctx *ctx, waste_item *it, const struct span *sp, co
         return 0;
     }
     n = recent_ids(ctx, se);
-    if (n < ctx->ctx_tokens && sp->n == 1 && se->choice == it->ids[0])
-        ctx->recent[n++] = it->ids[0];
+    if (n < ctx->ctx_tokens && sp->n == 1 && se->choice == ctx->token[sp->row0])
+        ctx->recent[n++] = se->choice;
     if (sampler_choose(&se->sampler, logits, ctx->model.hp.vocab, ctx->recent, n, sp->pos0 + sp->n,
                        ctx->act.choose, &it->token, &it->logprob, e))
         return e->code;
@@ -312,8 +319,11 @@ static int pass(const struct step *s, struct rows *rows, struct err *e)
         .lookahead = ctx->lookahead,
         .route = ctx->trace && rows->n == 1 ? route_trace_tap(ctx->trace) : NULL,
     };
-    unsigned n = 0, before = fp_begin();
-    int rc = forward(&r, e);
+    unsigned n = 0;
+    int rc;
+
+    team_begin(ctx->team);
+    rc = forward(&r, e);
 
     for (size_t i = 0; !rc && i < s->n; i++) {
         waste_item *it = item(s, i);
@@ -324,7 +334,7 @@ static int pass(const struct step *s, struct rows *rows, struct err *e)
                          e);
         n++;
     }
-    fp_restore(before);
+    team_end(ctx->team);
     if (!rc && r.route)
         rc = route_trace_write(ctx->trace, rows->span[0].pos0, e);
     return rc;
@@ -337,10 +347,7 @@ static void items_undo(const struct step *s, int code)
 
         if (!it->n_done)
             continue;
-        it->n_done = 0;
-        it->token = -1;
-        it->logits = NULL;
-        it->stop = 0;
+        item_clear(it);
         it->status = status_of(code);
         if (code == ERR_CANCELLED)
             atomic_store(&it->session->s.cancel, false);
@@ -349,21 +356,22 @@ static void items_undo(const struct step *s, int code)
 
 static void items_commit(const struct step *s)
 {
+    const struct span *sp = s->ctx->span;
+
     for (size_t i = 0; i < s->n; i++) {
         waste_item *it = item(s, i);
         struct session *se = &it->session->s;
+        const int32_t *ids;
 
         if (!it->n_done)
             continue;
+        ids = s->ctx->token + sp++->row0;          /* spans are the items that got rows, in order */
         if (atomic_exchange(&se->cancel, false)) { /* others wanted the pass; this one does not */
-            it->n_done = 0;
-            it->token = -1;
-            it->logits = NULL;
-            it->stop = 0;
+            item_clear(it);
             it->status = WASTE_E_CANCELLED;
             continue;
         }
-        session_commit(se, it->ids, (unsigned)it->n_done);
+        session_commit(se, ids, (unsigned)it->n_done);
         se->choice = it->token;
     }
 }

@@ -18,8 +18,8 @@ struct team {
     bool spin; /* every thread has a core to itself */
     const struct cpu_list *cpus;
     struct cpu_list cpu_copy;
-    bool caller_bound;
-    struct err bind_error;
+    cpu_set_t caller_cpus; /* before team_begin */
+    unsigned caller_fp;
 
     /* the job: written by the caller before `generation` moves, read by workers after */
     team_fn *fn;
@@ -42,7 +42,7 @@ struct member {
     unsigned index;
 };
 
-unsigned fp_begin(void)
+static unsigned fp_set(void)
 {
 #if defined(__x86_64__)
     unsigned before = _mm_getcsr();
@@ -60,7 +60,7 @@ unsigned fp_begin(void)
 #endif
 }
 
-void fp_restore(unsigned before)
+static void fp_restore(unsigned before)
 {
 #if defined(__x86_64__)
     _mm_setcsr(before);
@@ -117,7 +117,7 @@ static void *worker(void *arg)
     struct err ignored; /* team_open has bound to each CPU once, so this cannot be news */
 
     free(arg);
-    fp_begin();
+    fp_set();
     if (t->cpus)
         machine_bind_thread(t->cpus->cpu[me.index % t->cpus->n], &ignored);
     for (;;) {
@@ -216,16 +216,26 @@ unsigned team_size(const struct team *t)
     return t->n;
 }
 
+void team_begin(struct team *t)
+{
+    struct err ignored; /* team_open has bound to this CPU before */
+
+    t->caller_fp = fp_set();
+    if (t->cpus && !pthread_getaffinity_np(pthread_self(), sizeof(t->caller_cpus), &t->caller_cpus))
+        machine_bind_thread(t->cpus->cpu[0], &ignored);
+}
+
+void team_end(struct team *t)
+{
+    fp_restore(t->caller_fp);
+    if (t->cpus)
+        pthread_setaffinity_np(pthread_self(), sizeof(t->caller_cpus), &t->caller_cpus);
+}
+
 void team_for(struct team *t, unsigned n, unsigned grain, team_fn *fn, void *arg)
 {
     unsigned pieces = (n + grain - 1) / grain;
 
-    if (t->cpus && !t->caller_bound) {
-        struct err ignored;
-
-        machine_bind_thread(t->cpus->cpu[0], &ignored);
-        t->caller_bound = true;
-    }
     if (t->n == 1 || pieces <= 1) {
         if (n)
             fn(arg, 0, n, 0);

@@ -25,9 +25,10 @@ unsigned team_size(const struct team *t);
  * done. */
 void team_for(struct team *t, unsigned n, unsigned grain, team_fn *fn, void *arg);
 
-/* Subnormals kept, round to nearest: what the arithmetic is defined with. Returns the state before,
- * for fp_restore. Team threads have it already. */
-unsigned fp_begin(void);
-void fp_restore(unsigned before);
+/* Around a pass, on the thread that runs it: subnormals kept and rounding to nearest, which the
+ * arithmetic is defined with, and the thread on the first CPU of the list if there is one. team_end
+ * puts back what was before. Team threads have it already. */
+void team_begin(struct team *t);
+void team_end(struct team *t);
 
 #endif

@@ -12,6 +12,12 @@
 #include <stdint.h>
 #include <string.h>
 
+#if defined(__AVX2__)
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
 #define INLINE static inline __attribute__((always_inline))
 
 #if defined(__AVX512F__)
@@ -50,11 +56,20 @@ INLINE vec lanes_all(float a)
     return a - (vec){0}; /* minus +0 keeps every bit, the sign of zero too */
 }
 
+/* The only intrinsics here: compilers find these instructions in the loop below, but slowly. */
 INLINE vec lanes_fma(vec a, vec b, vec c)
 {
+#if defined(__AVX512F__)
+    return _mm512_fmadd_ps(a, b, c);
+#elif defined(__AVX2__) && defined(__FMA__)
+    return _mm256_fmadd_ps(a, b, c);
+#elif defined(__aarch64__)
+    return vfmaq_f32(c, a, b);
+#else
     for (unsigned l = 0; l < VEC; l++)
         c[l] = fmaf(a[l], b[l], c[l]);
     return c;
+#endif
 }
 
 INLINE float fold8(const float *a)

@@ -1,0 +1,126 @@
+"""Helpers of the command tests: run the binary in a clean environment, spoil containers."""
+
+import json
+import os
+import pathlib
+import shutil
+import struct
+import subprocess
+
+import pytest
+
+BINARY = os.path.abspath(os.environ.get("WASTE_BIN", ""))
+GOLDEN = pathlib.Path(__file__).resolve().parents[1] / "golden"
+FAMILIES = ["kimi-linear", "k3", "deepseek", "k2"]
+BUDGET = "96M"
+
+
+def pytest_configure():
+    if not os.environ.get("WASTE_BIN"):
+        raise pytest.UsageError("WASTE_BIN must name the waste binary to test")
+
+
+def clean_env(extra=None):
+    """No WASTE_* of the caller: the program would refuse WASTE_BIN, as it should."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith("WASTE_")}
+    env.pop("NO_COLOR", None)
+    env["TERM"] = "xterm"
+    env.update(extra or {})
+    return env
+
+
+def waste(*args, stdin=b"", env=None, check=None, **kw):
+    """Run to the end. check: the exit code it must have."""
+    done = subprocess.run([BINARY, *map(str, args)], input=stdin, capture_output=True,
+                          env=clean_env(env), timeout=300, **kw)
+    if check is not None:
+        assert done.returncode == check, (args, done.returncode, done.stdout, done.stderr)
+    return done
+
+
+def waste_json(*args, check=0, **kw):
+    """With --json: exactly one object on standard output, nothing on standard error."""
+    done = waste(*args, "--json", check=check, **kw)
+    assert done.stdout.endswith(b"\n") and done.stdout.count(b"\n") == 1, done.stdout
+    assert done.stderr == b"", done.stderr
+    value = json.loads(done.stdout)
+    assert isinstance(value, dict)
+    return value
+
+
+def waste_error(*args, check, **kw):
+    """With --json: no standard output, and one object on standard error."""
+    done = waste(*args, "--json", check=check, **kw)
+    assert done.stdout == b"", done.stdout
+    value = json.loads(done.stderr)
+    assert value["exit"] == check and value["error"] and value["detail"]
+    return value
+
+
+def run_lines(*args, check=0, **kw):
+    """run --json: the token lines, and the summary."""
+    done = waste("run", *args, "--json", check=check, **kw)
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert all(isinstance(line, dict) for line in lines)
+    assert lines[-1]["done"] is True and not any("done" in line for line in lines[:-1])
+    assert "".join(line["text"] for line in lines[:-1]) == lines[-1]["text"]
+    return lines[:-1], lines[-1]
+
+
+class Container:
+    """A copy of a golden container that a test may spoil."""
+
+    def __init__(self, path):
+        self.path = path
+        self.manifest = json.loads((path / "manifest.json").read_text())
+
+    def __str__(self):
+        return str(self.path)
+
+    def bank(self, layer):
+        return self.path / self.manifest["layers"][str(layer)]["file"]
+
+    def record_bytes(self, layer):
+        entry = self.manifest["layers"][str(layer)]
+        return entry["bytes"] // entry["experts"]
+
+    def layers(self):
+        return sorted(map(int, self.manifest["layers"]))
+
+    def flip(self, layer, expert, offset):
+        at = expert * self.record_bytes(layer) + offset
+        with open(self.bank(layer), "r+b") as f:
+            f.seek(at)
+            byte = f.read(1)[0]
+            f.seek(at)
+            f.write(bytes([byte ^ 1]))
+
+    def write_manifest(self):
+        (self.path / "manifest.json").write_text(json.dumps(self.manifest))
+
+    def spoil_scale(self):
+        """A scale of the trunk that is not finite; returns the tensor's name."""
+        entry = next(t for t in self.manifest["trunk"] if t["fmt"] != 0)
+        with open(self.path / "trunk.bin", "r+b") as f:
+            f.seek(entry["scale_off"])
+            f.write(struct.pack("<H", 0x7c00))
+        return entry["name"]
+
+
+@pytest.fixture
+def kimi():
+    return str(GOLDEN / "kimi-linear.waste")
+
+
+@pytest.fixture(params=FAMILIES)
+def family(request):
+    return str(GOLDEN / f"{request.param}.waste")
+
+
+@pytest.fixture
+def copy(tmp_path):
+    target = tmp_path / "copy.waste"
+    shutil.copytree(GOLDEN / "kimi-linear.waste", target)
+    for path in target.iterdir():
+        path.chmod(0o644)
+    return Container(target)

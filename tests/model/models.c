@@ -1,0 +1,106 @@
+#include "tests/model/models.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/support/tiny_container.h"
+
+#ifndef GOLDEN_DIR
+#define GOLDEN_DIR "tests/golden"
+#endif
+
+struct test_model *models_open(void)
+{
+    static const char *const name[N_MODELS] = {"kimi-linear", "k3",   "deepseek",
+                                               "k2",          "mini", "mini-vq4p"};
+    struct test_model *m = calloc(N_MODELS, sizeof(*m));
+    char path[600];
+
+    assert_non_null(m);
+    for (unsigned i = 0; i < N_MODELS; i++) {
+        m[i].name = name[i];
+        snprintf(path, sizeof(path), "%s/%s.gold", GOLDEN_DIR, name[i]);
+        golden_open(&m[i].gold, path);
+        if (i < 4) {
+            snprintf(m[i].dir, sizeof(m[i].dir), "%s/%s.waste", GOLDEN_DIR, name[i]);
+        } else {
+            tiny_dir(m[i].dir, sizeof(m[i].dir));
+            tiny_write(m[i].dir, i == 4 ? TINY_VQ3R : TINY_VQ4P);
+        }
+    }
+    return m;
+}
+
+void models_close(struct test_model *m)
+{
+    for (unsigned i = 0; i < N_MODELS; i++) {
+        golden_close(&m[i].gold);
+        if (i >= 4)
+            tiny_remove(m[i].dir);
+    }
+    free(m);
+}
+
+static void settings(const struct setup *s, waste_cfg *cfg, waste_opts *opts)
+{
+    waste_cfg_init(cfg);
+    waste_opts_init(opts);
+    cfg->ctx_tokens = s->ctx ? s->ctx : 64;
+    cfg->n_threads = s->threads ? (int)s->threads : 1;
+    cfg->ram_budget_bytes = s->budget;
+    cfg->use_direct_io = !s->buffered;
+    cfg->verify_records = !s->no_verify;
+    opts->max_sessions = s->sessions ? s->sessions : 1;
+    opts->max_rows = s->rows ? s->rows : 64;
+    opts->lookahead = s->lookahead;
+    opts->io_engine = s->io ? s->io : "sync";
+    opts->numeric = s->numeric ? s->numeric : "f32";
+    opts->cpu_level = s->cpu;
+    opts->policy = s->policy;
+}
+
+uint64_t model_floor(const char *dir, const struct setup *s)
+{
+    waste_plan p = {.size = sizeof(p)};
+    waste_cfg cfg;
+    waste_opts opts;
+
+    settings(s, &cfg, &opts);
+    assert_int_equal(waste_plan_ex(dir, &cfg, &opts, &p), WASTE_OK);
+    return p.mem.floor_bytes;
+}
+
+waste_ctx *model_open(const char *dir, const struct setup *s)
+{
+    waste_ctx *ctx;
+    waste_cfg cfg;
+    waste_opts opts;
+
+    settings(s, &cfg, &opts);
+    if (!cfg.ram_budget_bytes)
+        cfg.ram_budget_bytes = model_floor(dir, s);
+    if (waste_open_ex(dir, &cfg, &opts, &ctx) != WASTE_OK)
+        fail_msg("%s: %s", dir, waste_error_detail(NULL));
+    return ctx;
+}
+
+const float *model_feed(waste_ctx *ctx, const int32_t *ids, unsigned n, unsigned cut)
+{
+    waste_item it = {.size = sizeof(it), .session = waste_session_default(ctx)};
+
+    for (unsigned at = 0; at < n; at += (unsigned)it.n_done) {
+        it.ids = ids + at;
+        it.n_ids = n - at < cut ? n - at : cut;
+        it.want = at + it.n_ids == n ? WASTE_WANT_LOGITS : 0;
+        if (waste_step(ctx, &it, 1) != WASTE_OK)
+            fail_msg("step: %s", waste_error_detail(ctx));
+        assert_true(it.n_done > 0);
+    }
+    return it.logits;
+}

@@ -1,0 +1,35 @@
+/* tests/model/models.h - the models that tests run: the oracle's four families and the golden mini
+ * container in its two variants. */
+#ifndef TESTS_MODELS_H
+#define TESTS_MODELS_H
+
+#include "include/waste.h"
+#include "tests/support/golden.h"
+
+enum { N_MODELS = 6 };
+
+struct test_model {
+    const char *name;
+    char dir[512];
+    struct golden gold;
+};
+
+/* All six; the mini containers are written to a temporary directory. Once per program. */
+struct test_model *models_open(void);
+void models_close(struct test_model *m);
+
+/* Open with everything at its plainest: one thread, sync engine, no lookahead, floor budget. */
+struct setup {
+    unsigned threads, sessions, rows, ctx;
+    int lookahead;
+    uint64_t budget;
+    const char *io, *numeric, *cpu, *policy;
+    int buffered, no_verify;
+};
+waste_ctx *model_open(const char *dir, const struct setup *s); /* asserts */
+uint64_t model_floor(const char *dir, const struct setup *s);
+
+/* Feed ids to the default session in passes of at most `cut`; logits of the last, borrowed. */
+const float *model_feed(waste_ctx *ctx, const int32_t *ids, unsigned n, unsigned cut);
+
+#endif

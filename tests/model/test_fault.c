@@ -1,0 +1,407 @@
+/* test_fault.c - disks that fail while a model runs: one clear error, no text from bad bytes, every
+ * session as it was, and the next call works. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "model/context.h"
+#include "tests/model/models.h"
+#include "tests/support/alloc_fault.h"
+#include "tests/support/io_fault.h"
+#include "tests/support/tiny_container.h"
+
+static struct test_model *models;
+
+/* Put a fault between the pool and its engine. */
+static void insert_fault(waste_ctx *ctx, struct io_fault *f)
+{
+    struct pool_config cfg = {
+        .frames = &ctx->frames, .policy = policy_named("lfru"), .depth = ctx->depth, .seed = 1};
+    struct err e;
+
+    ctx->experts->ops->close(ctx->experts);
+    pool_close(ctx->pool);
+    ctx->experts = NULL;
+    ctx->pool = NULL;
+    io_fault_init(f, ctx->io);
+    cfg.io = &f->io;
+    assert_int_equal(pool_open(&ctx->pool, &cfg, &e), 0);
+    assert_int_equal(source_pool_open(&ctx->experts, ctx->container, ctx->pool, true, &e), 0);
+}
+
+static char *session_bytes_of(waste_ctx *ctx, size_t *n)
+{
+    const struct hparams *hp = &ctx->model.hp;
+    struct session *s = &ctx->session[0].s;
+    size_t kda = hp->n_kda * session_state_floats(hp) * sizeof(float);
+    size_t win = hp->n_kda * 3 * session_window_floats(hp) * sizeof(float);
+    size_t row = s->pos * hparams_latent_stride(hp) * sizeof(float);
+    char *p = malloc(kda + win + hp->n_mla * row + sizeof(s->pos)), *at = p;
+
+    memcpy(at, s->state[s->side], kda);
+    memcpy(at += kda, s->window[s->side], win);
+    at += win;
+    for (unsigned l = 0; l < hp->n_mla; l++, at += row)
+        memcpy(at, session_latent(s, l, 0), row);
+    memcpy(at, &s->pos, sizeof(s->pos));
+    *n = (size_t)(at - p) + sizeof(s->pos);
+    return p;
+}
+
+/* Feed n ids with the nth read going wrong; true: it met the fault. */
+static bool one_fault(waste_ctx *ctx, struct io_fault *f, enum io_fault_kind kind, unsigned nth,
+                      const int32_t *ids, unsigned n, const float *want)
+{
+    waste_item it = {.size = sizeof(it),
+                     .session = waste_session_default(ctx),
+                     .ids = ids,
+                     .n_ids = n,
+                     .want = WASTE_WANT_LOGITS};
+    size_t before_n, after_n;
+    char *before = session_bytes_of(ctx, &before_n), *after;
+    unsigned faults = f->n_faults;
+    waste_status st;
+    bool met;
+
+    pool_purge(ctx->pool);
+    f->kind = kind;
+    f->fail_nth = f->n_reads + nth;
+    st = waste_step(ctx, &it, 1);
+    met = f->n_faults > faults;
+    if (!met || st == WASTE_OK) { /* not reached; or a guess that nobody needed, which is no loss */
+        assert_int_equal(st, WASTE_OK);
+        assert_memory_equal(it.logits, want, ctx->model.hp.vocab * sizeof(float));
+    } else {
+        assert_int_equal(st, kind == IO_FAULT_FLIP ? WASTE_E_CORRUPT : WASTE_E_IO);
+        assert_int_equal(it.status, st);
+        assert_int_equal(it.n_done, 0);
+        assert_null(it.logits);
+        if (!strstr(waste_error_detail(ctx), "layer ") ||
+            !strstr(waste_error_detail(ctx), "expert "))
+            fail_msg("which record? \"%s\"", waste_error_detail(ctx));
+        after = session_bytes_of(ctx, &after_n);
+        assert_int_equal(before_n, after_n);
+        assert_memory_equal(before, after, before_n);
+        free(after);
+        if (waste_step(ctx, &it, 1) != WASTE_OK) /* the disk is well again */
+            fail_msg("again: %s", waste_error_detail(ctx));
+        assert_memory_equal(it.logits, want, ctx->model.hp.vocab * sizeof(float));
+    }
+    free(before);
+    return met;
+}
+
+static void any_failed_read_ends_the_pass_and_nothing_else(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i < N_MODELS; i++)
+        for (unsigned kind = 0; kind <= IO_FAULT_FLIP; kind++)
+            for (unsigned n = 1; n <= 3; n += 2) {
+                const struct golden *g = &models[i].gold;
+                struct setup s = {
+                    .lookahead = 3, .threads = 2, .io = kind % 2 ? "threads" : "sync"};
+                waste_ctx *ctx = model_open(models[i].dir, &s);
+                struct io_fault f;
+                float *want = malloc(g->vocab * sizeof(*want));
+
+                memcpy(want, model_feed(ctx, g->ids, 1 + n, 1), g->vocab * sizeof(*want));
+                insert_fault(ctx, &f);
+                for (unsigned nth = 1;; nth++) {
+                    waste_state_reset(ctx);
+                    model_feed(ctx, g->ids, 1, 1);
+                    if (!one_fault(ctx, &f, kind, nth, g->ids + 1, n, want))
+                        break;
+                    assert_true(nth < 200);
+                }
+                free(want);
+                waste_close(ctx);
+            }
+}
+
+struct told {
+    unsigned n;
+    int32_t id[32];
+};
+
+static int on_token(const waste_token_info *info, const char *piece, void *user)
+{
+    struct told *t = user;
+
+    (void)piece;
+    t->id[t->n++] = info->token;
+    return 0;
+}
+
+/* What a host has been given before a failure is a prefix of the true answer. */
+static void no_text_is_made_of_bad_bytes(void **state)
+{
+    const struct golden *g = &models[0].gold;
+    struct setup s = {.lookahead = 3};
+    waste_ctx *ctx = model_open(models[0].dir, &s);
+    struct told want = {0};
+    struct io_fault f;
+    waste_gen_params p;
+    unsigned failed = 0;
+
+    (void)state;
+    waste_gen_params_init(&p);
+    p.max_tokens = 8;
+    assert_int_equal(waste_generate(ctx, g->ids, 3, &p, on_token, &want), WASTE_OK);
+    insert_fault(ctx, &f);
+    for (unsigned nth = 1; nth < 60; nth++) {
+        struct told told = {0};
+        waste_status st;
+
+        waste_state_reset(ctx);
+        pool_purge(ctx->pool);
+        f.kind = IO_FAULT_FLIP;
+        f.fail_nth = f.n_reads + nth;
+        st = waste_generate(ctx, g->ids, 3, &p, on_token, &told);
+        failed += st != WASTE_OK;
+        assert_true(st == WASTE_OK ? told.n == want.n : st == WASTE_E_CORRUPT);
+        assert_memory_equal(told.id, want.id, told.n * sizeof(*told.id));
+    }
+    assert_true(failed > 10);
+    waste_close(ctx);
+}
+
+/* ---- files that change under an open model ---- */
+
+static char dir[512], path[600];
+
+static waste_ctx *open_copy(enum tiny variant, struct setup s)
+{
+    tiny_dir(dir, sizeof(dir));
+    tiny_write(dir, variant);
+    snprintf(path, sizeof(path), "%s/experts-L1.bin", dir);
+    return model_open(dir, &s);
+}
+
+static void a_bank_truncated_under_us_is_an_error_that_names_it(void **state)
+{
+    static const char *const engines[] = {"sync", "threads", "io_uring"};
+    static const int32_t ids[] = {3, 7, 11, 5};
+
+    (void)state;
+    for (unsigned i = 0; i < 3; i++)
+        for (off_t left = 0; left < 3 * TINY_RECORD_BYTES; left += TINY_RECORD_BYTES - 4096 - 100) {
+            waste_ctx *ctx = open_copy(TINY_VQ3R, (struct setup){.io = engines[i]});
+            size_t n, m;
+            char *before = session_bytes_of(ctx, &n), *after;
+
+            assert_int_equal(truncate(path, left), 0);
+            assert_int_equal(waste_eval(ctx, ids, 4, NULL, NULL), WASTE_E_IO);
+            if (!strstr(waste_error_detail(ctx), "experts-L1.bin"))
+                fail_msg("which file? \"%s\"", waste_error_detail(ctx));
+            after = session_bytes_of(ctx, &m);
+            assert_int_equal(n, m);
+            assert_memory_equal(before, after, n);
+            free(before);
+            free(after);
+            waste_close(ctx);
+            tiny_remove(dir);
+        }
+}
+
+static void a_bank_replaced_by_name_does_not_matter(void **state)
+{
+    static const int32_t ids[] = {3, 7, 11, 5};
+    waste_ctx *ctx = open_copy(TINY_VQ3R, (struct setup){0});
+    char other[640];
+    const float *logits;
+    int fd;
+
+    (void)state;
+    snprintf(other, sizeof(other), "%s/new", dir);
+    fd = open(other, O_WRONLY | O_CREAT, 0600);
+    assert_true(fd >= 0);
+    assert_int_equal(ftruncate(fd, TINY_BANK_BYTES), 0);
+    close(fd);
+    assert_int_equal(rename(other, path), 0);
+    assert_int_equal(waste_eval(ctx, ids, 4, &logits, NULL), WASTE_OK);
+    assert_true(logits[3] > 1.5512f && logits[3] < 1.5514f);
+    waste_close(ctx);
+    tiny_remove(dir);
+}
+
+static void a_bank_overwritten_in_place_is_noticed(void **state)
+{
+    static const int32_t ids[] = {3, 7, 11, 5};
+
+    (void)state;
+    for (off_t at = 0; at < TINY_RECORD_BYTES - 2000; at += 777) {
+        waste_ctx *ctx = open_copy(TINY_VQ4P, (struct setup){0});
+        int fd = open(path, O_RDWR);
+        uint8_t byte;
+
+        assert_true(fd >= 0);
+        for (unsigned e = 0; e < TINY_EXPERTS; e++) {
+            off_t where = e * TINY_RECORD_BYTES + at;
+
+            assert_int_equal(pread(fd, &byte, 1, where), 1);
+            byte ^= 4;
+            assert_int_equal(pwrite(fd, &byte, 1, where), 1);
+        }
+        close(fd);
+        switch (waste_eval(ctx, ids, 4, NULL, NULL)) {
+        case WASTE_E_CORRUPT: /* payload and scales */
+            break;
+        case WASTE_E_FORMAT: /* header */
+            assert_true(at < 48);
+            break;
+        default:
+            fail_msg("byte %ld: %s", (long)at, waste_error_detail(ctx));
+        }
+        assert_int_equal(waste_session_pos(waste_session_default(ctx)), 0);
+        waste_close(ctx);
+        tiny_remove(dir);
+    }
+}
+
+/* The embedding table is read row by row while running. */
+static void a_trunk_truncated_under_us_names_the_row(void **state)
+{
+    static const int32_t ids[] = {3, 7, 11, 5};
+    waste_ctx *ctx = open_copy(TINY_VQ3R, (struct setup){0});
+
+    (void)state;
+    snprintf(path, sizeof(path), "%s/trunk.bin", dir);
+    assert_int_equal(truncate(path, 100), 0);
+    assert_int_equal(waste_eval(ctx, ids, 4, NULL, NULL), WASTE_E_IO);
+    assert_non_null(strstr(waste_error_detail(ctx), "trunk.bin"));
+    assert_int_equal(waste_session_pos(waste_session_default(ctx)), 0);
+    waste_close(ctx);
+    tiny_remove(dir);
+}
+
+/* ---- signals, memory ---- */
+
+static void on_alarm(int sig)
+{
+    (void)sig;
+}
+
+static void a_storm_of_signals_changes_nothing(void **state)
+{
+    static const char *const engines[] = {"sync", "threads", "io_uring"};
+    struct sigaction act = {.sa_handler = on_alarm}, old; /* no SA_RESTART */
+    struct itimerval storm = {{0, 500}, {0, 500}}, calm = {{0, 0}, {0, 0}};
+    const struct golden *g = &models[0].gold;
+    struct setup s = {0};
+    waste_ctx *ctx = model_open(models[0].dir, &s);
+    float *want = malloc(g->vocab * sizeof(*want));
+
+    (void)state;
+    memcpy(want, model_feed(ctx, g->ids, g->n_tokens, 5), g->vocab * sizeof(*want));
+    waste_close(ctx);
+    sigaction(SIGALRM, &act, &old);
+    for (unsigned i = 0; i < 3; i++)
+        for (unsigned round = 0; round < 5; round++) {
+            setitimer(ITIMER_REAL, &storm, NULL);
+            ctx = model_open(models[0].dir,
+                             &(struct setup){.io = engines[i], .threads = 2, .lookahead = 3});
+            assert_memory_equal(model_feed(ctx, g->ids, g->n_tokens, 5), want,
+                                g->vocab * sizeof(*want));
+            waste_close(ctx);
+            setitimer(ITIMER_REAL, &calm, NULL);
+        }
+    sigaction(SIGALRM, &old, NULL);
+    free(want);
+}
+
+/* Every allocation that waste_open makes fails once: an error, no leak (ASan), no half-open model.
+ */
+static void any_failed_allocation_is_a_clean_refusal(void **state)
+{
+    static const char *const engines[] = {"sync", "threads", "io_uring"};
+
+    (void)state;
+    for (unsigned i = 0; i < 3; i++) {
+        bool failed = true;
+
+        for (unsigned nth = 1; failed; nth++) {
+            waste_ctx *ctx = NULL;
+            waste_opts opts;
+            waste_cfg cfg;
+            waste_status st;
+
+            waste_cfg_init(&cfg);
+            waste_opts_init(&opts);
+            cfg.ctx_tokens = 32;
+            cfg.n_threads = 2;
+            cfg.ram_budget_bytes = 256 << 20;
+            opts.io_engine = engines[i];
+            alloc_fault_arm(nth);
+            st = waste_open_ex(models[4].dir, &cfg, &opts, &ctx);
+            failed = alloc_fault_disarm();
+            if (st != WASTE_OK) {
+                assert_true(failed);
+                assert_null(ctx);
+                assert_true(strlen(waste_error_detail(NULL)) > 0);
+                continue;
+            }
+            /* no failure, or one that had another way out */
+            assert_int_equal(waste_eval(ctx, models[4].gold.ids, 4, NULL, NULL), WASTE_OK);
+            waste_close(ctx);
+            assert_true(nth < 5000);
+        }
+    }
+}
+
+static void nothing_is_allocated_while_running(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i < N_MODELS; i++) {
+        struct setup s = {.lookahead = 4, .threads = 2};
+        waste_ctx *ctx = model_open(models[i].dir, &s);
+        const struct golden *g = &models[i].gold;
+
+        model_feed(ctx, g->ids, 1, 1); /* what a thread's first call may take */
+        alloc_fault_arm(1);
+        model_feed(ctx, g->ids + 1, g->n_tokens - 1, 6);
+        if (alloc_fault_disarm())
+            fail_msg("%s: a pass allocated memory", models[i].name);
+        waste_close(ctx);
+    }
+}
+
+static int open_models(void **state)
+{
+    (void)state;
+    models = models_open();
+    return 0;
+}
+
+static int close_models(void **state)
+{
+    (void)state;
+    models_close(models);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(any_failed_read_ends_the_pass_and_nothing_else),
+        cmocka_unit_test(no_text_is_made_of_bad_bytes),
+        cmocka_unit_test(a_bank_truncated_under_us_is_an_error_that_names_it),
+        cmocka_unit_test(a_bank_replaced_by_name_does_not_matter),
+        cmocka_unit_test(a_bank_overwritten_in_place_is_noticed),
+        cmocka_unit_test(a_trunk_truncated_under_us_names_the_row),
+        cmocka_unit_test(a_storm_of_signals_changes_nothing),
+        cmocka_unit_test(any_failed_allocation_is_a_clean_refusal),
+        cmocka_unit_test(nothing_is_allocated_while_running),
+    };
+
+    return cmocka_run_group_tests(tests, open_models, close_models);
+}

@@ -1,0 +1,949 @@
+/* One suite for every engine, on real files; then the ladder that chooses between them. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#ifdef __linux__
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#endif
+
+#include <cmocka.h>
+
+#include "storage/file.h"
+#include "storage/io.h"
+#include "tests/support/alloc_fault.h"
+#include "tests/support/io_fault.h"
+#include "tests/support/io_script.h"
+#include "tests/support/pread_fault.h"
+#include "tests/support/uring_fault.h"
+
+enum {
+    N_FILES = 3, /* direct where possible, of 4 and 1 MiB; and one always buffered */
+    EXTENT_MAX = 64 * IO_ALIGN,
+    DEPTH = 8,
+    ARENA_BYTES = DEPTH * EXTENT_MAX,
+};
+
+static const size_t file_bytes[N_FILES] = {4 << 20, 1 << 20, 1 << 20};
+
+static const char *engine; /* whose turn it is */
+static char dir[256];
+static int dirfd;
+static struct file file[N_FILES];
+static const struct file *files[N_FILES];
+static char *arena;
+
+static struct io_config config(unsigned depth)
+{
+    return (struct io_config){.files = files,
+                              .n_files = N_FILES,
+                              .depth = depth,
+                              .arena = arena,
+                              .arena_bytes = ARENA_BYTES};
+}
+
+static struct io *opened(const struct io_config *cfg)
+{
+    struct io_report report;
+    struct io *io;
+    struct err e;
+
+    if (io_open(&io, engine, cfg, &report, &e))
+        fail_msg("%s", e.text);
+    assert_string_equal(report.engine, engine);
+    assert_string_equal(report.steps, "");
+    return io;
+}
+
+static void write_file(const char *name, uint32_t number, size_t bytes)
+{
+    int fd = openat(dirfd, name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    struct extent at = {.file = number, .length = (uint32_t)bytes};
+    char *content = malloc(bytes);
+
+    assert_non_null(content);
+    io_script_fill(content, at);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, content, bytes), (ssize_t)bytes);
+    assert_int_equal(fsync(fd), 0);
+    close(fd);
+    free(content);
+}
+
+static int make_files(void)
+{
+    const char *tmp = getenv("TMPDIR");
+    char name[16];
+    struct err e;
+
+    snprintf(dir, sizeof(dir), "%s/waste-test-XXXXXX", tmp ? tmp : "/tmp");
+    if (!mkdtemp(dir))
+        return -1;
+    dirfd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    for (unsigned i = 0; i < N_FILES; i++) {
+        snprintf(name, sizeof(name), "file%u", i);
+        write_file(name, i, file_bytes[i]);
+        if (file_open(&file[i], dirfd, name, i < 2, &e))
+            return -1;
+        files[i] = &file[i];
+    }
+    arena = mmap(NULL, ARENA_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return arena == MAP_FAILED ? -1 : 0;
+}
+
+static int remove_files(void)
+{
+    static const char *const names[] = {"file0", "file1", "file2", "cut"};
+
+    munmap(arena, ARENA_BYTES);
+    for (unsigned i = 0; i < N_FILES; i++)
+        file_close(&file[i]);
+    for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        unlinkat(dirfd, names[i], 0);
+    close(dirfd);
+    return rmdir(dir);
+}
+
+static unsigned random_below(uint64_t *x, unsigned n)
+{
+    *x = *x * 6364136223846793005 + 1442695040888963407;
+    return (unsigned)(((*x >> 32) * n) >> 32);
+}
+
+static struct extent random_extent(uint64_t *x)
+{
+    struct extent at = {.file = random_below(x, N_FILES)};
+    unsigned pages = (unsigned)(file_bytes[at.file] / IO_ALIGN);
+    unsigned n = 1 + random_below(x, random_below(x, 2) ? 2 : EXTENT_MAX / IO_ALIGN);
+
+    at.length = n * IO_ALIGN;
+    at.offset = (uint64_t)random_below(x, pages - n + 1) * IO_ALIGN;
+    return at;
+}
+
+/* Keep the queue busy with random reads until `count` of them were right, then drain it. */
+static void read_at_random(struct io *io, unsigned depth, unsigned count, uint64_t seed)
+{
+    struct io_read reads[DEPTH], *start[DEPTH], *done[DEPTH];
+    bool busy[DEPTH] = {false};
+    unsigned in_flight = 0, right = 0;
+
+    while (right < count || in_flight) {
+        unsigned n = 0, taken, most = 1 + random_below(&seed, depth);
+
+        for (unsigned i = 0; i < depth && n < most && right < count; i++)
+            if (!busy[i]) {
+                reads[i] = (struct io_read){.at = random_extent(&seed),
+                                            .dst = arena + (size_t)i * EXTENT_MAX,
+                                            .status = 12345};
+                memset(reads[i].dst, 0, reads[i].at.length);
+                start[n++] = &reads[i];
+            }
+        taken = io->ops->submit(io, start, n);
+        assert_int_equal(taken, n); /* never more than depth at a time: there is room */
+        for (unsigned i = 0; i < n; i++)
+            busy[start[i] - reads] = true;
+        in_flight += n;
+        n = io->ops->reap(io, done, 1 + random_below(&seed, depth), random_below(&seed, 4) != 0);
+        assert_in_range(n, 0, in_flight);
+        for (unsigned i = 0; i < n; i++) {
+            assert_true(busy[done[i] - reads]);
+            assert_int_equal(done[i]->status, 0);
+            assert_true(io_script_check(done[i]->dst, done[i]->at));
+            busy[done[i] - reads] = false;
+        }
+        in_flight -= n;
+        right += n;
+    }
+}
+
+/* "" when the engine works here, else why it does not. */
+static const char *why_not(const char *name)
+{
+    static struct err e;
+    struct io_config cfg = config(DEPTH);
+    struct io *io;
+
+    if (io_open(&io, name, &cfg, NULL, &e))
+        return e.text;
+    io->ops->close(io);
+    return "";
+}
+
+static void any_extents_arrive_whole_at_any_depth(void **state)
+{
+    (void)state;
+    for (unsigned depth = 1; depth <= DEPTH; depth++) {
+        struct io_config cfg = config(depth);
+        struct io *io = opened(&cfg);
+
+        read_at_random(io, depth, 300, depth);
+        io->ops->close(io);
+    }
+}
+
+static void memory_outside_the_arena_or_without_one_will_do(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i < 2; i++) {
+        struct io_config cfg = config(DEPTH);
+        struct io *io;
+
+        cfg.arena = i ? arena + EXTENT_MAX : NULL; /* the second: in part */
+        cfg.arena_bytes = i ? EXTENT_MAX + IO_ALIGN : 0;
+        io = opened(&cfg);
+        read_at_random(io, DEPTH, 300, i);
+        io->ops->close(io);
+    }
+}
+
+static void nothing_is_allocated_after_open(void **state)
+{
+    struct io_config cfg = config(DEPTH);
+    struct io *io = opened(&cfg);
+
+    (void)state;
+    alloc_fault_arm(1000000);
+    read_at_random(io, DEPTH, 200, 1);
+    assert_false(alloc_fault_disarm());
+    assert_int_equal(alloc_fault_seen(), 0);
+    io->ops->close(io);
+}
+
+/* Reads of `pages` pages each, one after the other through file 0. */
+static void prepare(struct io_read *reads, struct io_read **start, unsigned n, unsigned pages)
+{
+    for (unsigned i = 0; i < n; i++) {
+        struct extent at = {.offset = (uint64_t)i * pages * IO_ALIGN, .length = pages * IO_ALIGN};
+
+        reads[i] = (struct io_read){.at = at, .dst = arena + (size_t)i * EXTENT_MAX};
+        memset(reads[i].dst, 0, at.length);
+        start[i] = &reads[i];
+    }
+}
+
+static void the_queue_takes_its_depth_and_no_more(void **state)
+{
+    struct io_config cfg = config(5);
+    struct io *io = opened(&cfg);
+    struct io_read reads[DEPTH], *start[DEPTH], *done[DEPTH];
+    unsigned n = 0;
+
+    (void)state;
+    prepare(reads, start, DEPTH, 4);
+    assert_int_equal(io->ops->submit(io, start, 3), 3);
+    assert_int_equal(io->ops->submit(io, start + 3, 5), 2);
+    assert_int_equal(io->ops->submit(io, start + 5, 3), 0);
+    n = io->ops->reap(io, done, 1, true); /* finished ones fill the queue until they are reaped */
+    assert_int_equal(n, 1);
+    assert_int_equal(io->ops->submit(io, start + 5, 3), 1);
+    while (n < 6) {
+        unsigned got = io->ops->reap(io, done + n, DEPTH - n, true);
+
+        assert_true(got);
+        n += got;
+    }
+    for (unsigned i = 0; i < 6; i++) {
+        assert_int_equal(reads[i].status, 0);
+        assert_true(io_script_check(reads[i].dst, reads[i].at));
+    }
+    assert_int_equal(io->ops->submit(io, start, 0), 0);
+    io->ops->close(io);
+}
+
+static void an_idle_engine_gives_nothing_and_does_not_wait(void **state)
+{
+    struct io_config cfg = config(2);
+    struct io *io = opened(&cfg);
+    struct io_read reads[1], *start[1], *done[1];
+
+    (void)state;
+    assert_int_equal(io->ops->reap(io, done, 1, false), 0);
+    assert_int_equal(io->ops->reap(io, done, 1, true), 0);
+    prepare(reads, start, 1, 1);
+    assert_int_equal(io->ops->submit(io, start, 1), 1);
+    assert_int_equal(io->ops->reap(io, done, 0, true), 0);
+    assert_int_equal(io->ops->reap(io, done, 1, true), 1);
+    assert_ptr_equal(done[0], start[0]);
+    assert_int_equal(io->ops->reap(io, done, 1, true), 0);
+    io->ops->close(io);
+}
+
+static void close_waits_for_what_is_in_flight(void **state)
+{
+    (void)state;
+    for (unsigned round = 0; round < 20; round++) {
+        struct io_config cfg = config(DEPTH);
+        struct io *io = opened(&cfg);
+        struct io_read reads[DEPTH], *start[DEPTH];
+
+        prepare(reads, start, DEPTH, EXTENT_MAX / IO_ALIGN);
+        assert_int_equal(io->ops->submit(io, start, DEPTH), DEPTH);
+        io->ops->close(io);
+        for (unsigned i = 0; i < DEPTH; i++)
+            assert_true(io_script_check(reads[i].dst, reads[i].at));
+    }
+}
+
+static void cut_file(size_t bytes)
+{
+    int fd = openat(dirfd, "cut", O_WRONLY | O_CLOEXEC);
+
+    assert_int_equal(ftruncate(fd, (off_t)bytes), 0);
+    close(fd);
+}
+
+/* Cut at a page, inside a page, inside the first page, and to nothing. */
+static void a_file_that_ends_too_early_is_an_error_of_that_read_alone(void **state)
+{
+    static const size_t ends[] = {3 * IO_ALIGN, 3 * IO_ALIGN + 100, 100, 0};
+
+    (void)state;
+    for (unsigned i = 0; i < 2 * sizeof(ends) / sizeof(ends[0]); i++) {
+        struct file cut;
+        const struct file *two[2] = {&file[0], &cut};
+        struct io_config cfg = config(DEPTH);
+        struct io_read reads[3], *start[3], *done[3];
+        struct io *io;
+        struct err e;
+        unsigned n = 0;
+
+        write_file("cut", 1, 1 << 20);
+        assert_int_equal(file_open(&cut, dirfd, "cut", i % 2, &e), 0);
+        cfg.files = two;
+        cfg.n_files = 2;
+        io = opened(&cfg);
+        cut_file(ends[i / 2]);
+        prepare(reads, start, 3, 8);
+        reads[1].at = (struct extent){.file = 1, .length = 8 * IO_ALIGN};
+        assert_int_equal(io->ops->submit(io, start, 3), 3);
+        while (n < 3)
+            n += io->ops->reap(io, done, 3, true);
+        assert_int_equal(reads[0].status, 0);
+        assert_int_equal(reads[1].status, -EIO);
+        assert_int_equal(reads[2].status, 0);
+        assert_true(io_script_check(reads[0].dst, reads[0].at));
+        assert_true(io_script_check(reads[2].dst, reads[2].at));
+        io->ops->close(io);
+        file_close(&cut);
+    }
+}
+
+static void the_systems_error_comes_out_as_it_is(void **state)
+{
+    struct file shut = {.fd = openat(dirfd, "file1", O_WRONLY | O_CLOEXEC), .direct = true};
+    const struct file *two[2] = {&file[0], &shut};
+    struct io_config cfg = config(DEPTH);
+    struct io_read reads[2], *start[2], *done[2];
+    struct io *io;
+    unsigned n = 0;
+
+    (void)state;
+    cfg.files = two;
+    cfg.n_files = 2;
+    io = opened(&cfg);
+    prepare(reads, start, 2, 2);
+    reads[0].at.file = 1;
+    assert_int_equal(io->ops->submit(io, start, 2), 2);
+    while (n < 2)
+        n += io->ops->reap(io, done, 2, true);
+    assert_int_equal(reads[0].status, -EBADF);
+    assert_int_equal(reads[1].status, 0);
+    io->ops->close(io);
+    close(shut.fd);
+}
+
+static volatile sig_atomic_t signals;
+
+static void on_alarm(int sig)
+{
+    (void)sig;
+    signals = signals + 1;
+}
+
+/* A thousand signals a second, without SA_RESTART, until 200 have come. */
+static void a_storm_of_signals_changes_nothing(void **state)
+{
+    struct sigaction sa = {.sa_handler = on_alarm}, before;
+    struct itimerval every = {.it_interval = {.tv_usec = 1000}, .it_value = {.tv_usec = 1000}};
+    struct itimerval off = {.it_value = {.tv_usec = 0}};
+    struct io_config cfg = config(DEPTH);
+    struct io *io = opened(&cfg);
+
+    (void)state;
+    signals = 0;
+    assert_int_equal(sigaction(SIGALRM, &sa, &before), 0);
+    assert_int_equal(setitimer(ITIMER_REAL, &every, NULL), 0);
+    for (uint64_t seed = 1; signals < 200; seed++) {
+        read_at_random(io, DEPTH, 50, seed);
+        if (seed % 16 == 0) { /* opening and closing too */
+            io->ops->close(io);
+            io = opened(&cfg);
+        }
+    }
+    setitimer(ITIMER_REAL, &off, NULL);
+    sigaction(SIGALRM, &before, NULL);
+    io->ops->close(io);
+}
+
+static void interrupted_and_partial_preads_are_finished(void **state)
+{
+    struct io_config cfg = config(DEPTH);
+    struct io *io = opened(&cfg);
+
+    (void)state;
+    if (!strcmp(engine, "io_uring")) {
+        io->ops->close(io);
+        skip(); /* does not call pread; its own faults are below */
+    }
+    for (size_t most = IO_ALIGN; most < EXTENT_MAX; most *= 4) {
+        pread_fault_set(most);
+        read_at_random(io, DEPTH, 100, most);
+        assert_true(pread_fault_count());
+    }
+    pread_fault_set(0);
+    io->ops->close(io);
+}
+
+#ifdef HAVE_IO_URING
+static void io_uring_reads_whatever_the_kernel_refuses_or_gives_in_parts(void **state)
+{
+    (void)state;
+    engine = "io_uring";
+    if (why_not(engine)[0])
+        skip();
+    for (unsigned faults = 1; faults < 2 * URING_UPDATE; faults++) {
+        struct io_config cfg = config(DEPTH);
+        struct io_read read, *start, *done;
+        struct io *io;
+
+        uring_fault_set(faults);
+        io = opened(&cfg);
+        read_at_random(io, DEPTH, 40, faults);
+        io->ops->shrink(io, 5 * EXTENT_MAX / 2);
+        read_at_random(io, DEPTH, 40, faults);
+        assert_true(uring_fault_count());
+        prepare(&read, &start, 1, 4);
+        assert_int_equal(io->ops->submit(io, &start, 1), 1);
+        while (!io->ops->reap(io, &done, 1, false)) /* looking is enough, nobody has to wait */
+            ;
+        assert_true(io_script_check(read.dst, read.at));
+        io->ops->close(io);
+    }
+    uring_fault_set(0);
+}
+#endif
+
+struct errand { /* for another thread */
+    struct io *io;
+    struct io_read reads[DEPTH], *start[DEPTH];
+    unsigned submitted;
+    bool stay;
+    pthread_barrier_t begun, over;
+};
+
+static void *submit_elsewhere(void *arg)
+{
+    struct errand *x = arg;
+
+    x->submitted = x->io->ops->submit(x->io, x->start, DEPTH);
+    if (x->stay) {
+        pthread_barrier_wait(&x->begun);
+        pthread_barrier_wait(&x->over);
+    }
+    return NULL;
+}
+
+static void *read_elsewhere(void *arg)
+{
+    struct errand *x = arg;
+
+    read_at_random(x->io, DEPTH, 100, 5);
+    return NULL;
+}
+
+/* A host may open a model in one thread and run it in others, one at a time: the one that left
+ * reads in flight may have exited, or be busy elsewhere. */
+static void the_engine_may_pass_from_thread_to_thread(void **state)
+{
+    struct io_config cfg = config(DEPTH);
+    struct errand x = {.io = opened(&cfg)};
+    pthread_t thread;
+
+    (void)state;
+    pthread_barrier_init(&x.begun, NULL, 2);
+    pthread_barrier_init(&x.over, NULL, 2);
+    for (unsigned round = 0; round < 20; round++) {
+        struct io_read *done[DEPTH];
+        unsigned n = 0;
+
+        assert_int_equal(pthread_create(&thread, NULL, read_elsewhere, &x), 0);
+        assert_int_equal(pthread_join(thread, NULL), 0);
+        read_at_random(x.io, DEPTH, 100, round);
+        x.stay = round % 2;
+        prepare(x.reads, x.start, DEPTH, EXTENT_MAX / IO_ALIGN);
+        assert_int_equal(pthread_create(&thread, NULL, submit_elsewhere, &x), 0);
+        if (x.stay)
+            pthread_barrier_wait(&x.begun);
+        else
+            assert_int_equal(pthread_join(thread, NULL), 0);
+        while (n < DEPTH) {
+            unsigned got = x.io->ops->reap(x.io, done + n, DEPTH - n, true);
+
+            assert_true(got);
+            n += got;
+        }
+        if (x.stay) {
+            pthread_barrier_wait(&x.over);
+            assert_int_equal(pthread_join(thread, NULL), 0);
+        }
+        assert_int_equal(x.submitted, DEPTH);
+        for (unsigned i = 0; i < DEPTH; i++) {
+            assert_int_equal(x.reads[i].status, 0);
+            assert_true(io_script_check(x.reads[i].dst, x.reads[i].at));
+        }
+    }
+    pthread_barrier_destroy(&x.begun);
+    pthread_barrier_destroy(&x.over);
+    x.io->ops->close(x.io);
+}
+
+/* Registered memory comes in pieces of 1 GiB; a page may lie across two of them. */
+static void a_page_may_lie_anywhere_in_a_large_arena(void **state)
+{
+    const size_t gib = 1 << 30, bytes = gib + 16 * IO_ALIGN;
+    char *large = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    struct io_config cfg = config(DEPTH);
+    struct io_read reads[3], *start[3], *done[3];
+    struct io *io;
+
+    (void)state;
+    if (large == MAP_FAILED)
+        skip(); /* no room for 1 GiB */
+#ifdef MADV_HUGEPAGE
+    madvise(large, bytes, MADV_HUGEPAGE);
+#endif
+    cfg.arena = large;
+    cfg.arena_bytes = bytes;
+    io = opened(&cfg);
+    for (unsigned shrunk = 0; shrunk < 3; shrunk++) {
+        unsigned n = 0;
+
+        prepare(reads, start, 3, 8);
+        reads[0].dst = large + gib - 4 * IO_ALIGN; /* across */
+        reads[1].dst = large + gib - 12 * IO_ALIGN;
+        reads[2].dst = large + gib + 4 * IO_ALIGN;
+        if (shrunk == 1) /* part of the second piece leaves, and the page there with it */
+            reads[2].dst = large;
+        if (shrunk == 2) { /* and then all of it, and half of the first */
+            reads[0].dst = large + gib / 4;
+            reads[1].dst = large + gib / 2 - 8 * IO_ALIGN;
+            reads[2].dst = large;
+        }
+        assert_int_equal(io->ops->submit(io, start, 3), 3);
+        while (n < 3)
+            n += io->ops->reap(io, done, 3, true);
+        for (unsigned i = 0; i < 3; i++) {
+            assert_int_equal(reads[i].status, 0);
+            assert_true(io_script_check(reads[i].dst, reads[i].at));
+        }
+        if (io->ops->shrink && shrunk < 2)
+            io->ops->shrink(io, shrunk ? gib / 2 : gib + 4 * IO_ALIGN);
+    }
+    io->ops->close(io);
+    munmap(large, bytes);
+}
+
+static void opening_meets_every_failed_allocation(void **state)
+{
+    struct io_config cfg = config(DEPTH);
+    unsigned refused = 0;
+
+    (void)state;
+    for (unsigned arenas = 0; arenas < 2; arenas++)
+        for (unsigned nth = 1, failed = 1; failed; nth++) {
+            struct io *io = NULL;
+            struct err e;
+            int rc;
+
+            cfg.arena_bytes = arenas ? ARENA_BYTES : 0;
+            alloc_fault_arm(nth);
+            rc = io_open(&io, engine, &cfg, NULL, &e);
+            failed = alloc_fault_disarm();
+            if (rc) {
+                assert_true(failed);
+                assert_int_equal(rc, ERR_NOMEM);
+                assert_null(io);
+                refused++;
+                continue;
+            }
+            read_at_random(io, DEPTH, 20, nth); /* at worst slower */
+            io->ops->close(io);
+        }
+    assert_true(refused >= 2);
+}
+
+static void a_failed_read_is_that_read_and_no_other(void **state)
+{
+    struct io_config cfg = config(DEPTH);
+    struct io *io = opened(&cfg);
+    struct io_fault fault;
+
+    (void)state;
+    for (unsigned kind = IO_FAULT_ERROR; kind <= IO_FAULT_FLIP; kind++)
+        for (unsigned nth = 1; nth <= DEPTH; nth++) {
+            struct io_read reads[DEPTH], *start[DEPTH], *done[DEPTH];
+            unsigned n = 0;
+
+            io_fault_init(&fault, io);
+            fault.fail_nth = nth;
+            fault.kind = kind;
+            fault.status = -ENODEV;
+            prepare(reads, start, DEPTH, 2);
+            assert_int_equal(fault.io.ops->submit(&fault.io, start, 3), 3);
+            assert_int_equal(fault.io.ops->submit(&fault.io, start + 3, DEPTH - 3), DEPTH - 3);
+            while (n < DEPTH)
+                n += fault.io.ops->reap(&fault.io, done, DEPTH, true);
+            for (unsigned i = 0; i < DEPTH; i++) {
+                static const int status[] = {-ENODEV, -EIO, 0};
+
+                assert_int_equal(reads[i].status, i + 1 == nth ? status[kind] : 0);
+                assert_int_equal(io_script_check(reads[i].dst, reads[i].at), i + 1 != nth);
+            }
+            assert_int_equal(fault.n_faults, 1);
+        }
+    io->ops->close(io);
+}
+
+static void no_depth_or_too_much_is_refused(void **state)
+{
+    static const unsigned depths[] = {0, 4097, UINT32_MAX};
+    struct io *io = NULL;
+    struct err e;
+
+    (void)state;
+    for (unsigned i = 0; i < sizeof(depths) / sizeof(depths[0]); i++) {
+        struct io_config cfg = config(depths[i]);
+
+        assert_int_equal(io_open(&io, engine, &cfg, NULL, &e), ERR_ARG);
+        assert_null(io);
+    }
+}
+
+static void the_largest_depth_opens(void **state)
+{
+    struct io_config cfg = config(4096);
+    struct io *io = opened(&cfg);
+
+    (void)state;
+    read_at_random(io, DEPTH, 50, 1);
+    io->ops->close(io);
+}
+
+static void a_forced_engine_fails_when_its_first_read_does(void **state)
+{
+    struct file shut = {
+        .fd = openat(dirfd, "file1", O_WRONLY | O_CLOEXEC), .bytes = 1 << 20, .name = "shut"};
+    const struct file *one = &shut;
+    struct io_config cfg = config(DEPTH);
+    struct io_report report = {.engine = "untouched"};
+    struct io *io = NULL;
+    struct err e;
+
+    (void)state;
+    cfg.files = &one;
+    cfg.n_files = 1;
+    for (unsigned own = 0; own < 2; own++) {
+        cfg.arena_bytes = own ? 0 : ARENA_BYTES;
+        assert_int_equal(io_open(&io, engine, &cfg, &report, &e), ERR_IO);
+        assert_non_null(strstr(e.text, engine));
+        assert_non_null(strstr(e.text, "shut"));
+        assert_non_null(strstr(e.text, strerror(EBADF)));
+    }
+    assert_null(io);
+    assert_string_equal(report.engine, "untouched");
+    shut.bytes = IO_ALIGN - 1; /* too short to try: opens unproven */
+    assert_int_equal(io_open(&io, engine, &cfg, &report, &e), 0);
+    io->ops->close(io);
+    close(shut.fd);
+}
+
+static void close_takes_null(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; io_engines()[i]; i++)
+        io_engines()[i]->close(NULL);
+}
+
+static void an_unknown_engine_is_told_which_there_are(void **state)
+{
+    struct io_config cfg = config(DEPTH);
+    struct io *io = NULL;
+    struct err e;
+
+    (void)state;
+    assert_int_equal(io_open(&io, "floppy", &cfg, NULL, &e), ERR_UNSUPPORTED);
+    assert_non_null(strstr(e.text, "floppy"));
+    for (unsigned i = 0; io_engines()[i]; i++)
+        assert_non_null(strstr(e.text, io_engines()[i]->name));
+    assert_null(io);
+}
+
+static void when_no_rung_holds_each_says_why(void **state)
+{
+    struct file shut = {
+        .fd = openat(dirfd, "file1", O_WRONLY | O_CLOEXEC), .bytes = 1 << 20, .name = "shut"};
+    const struct file *one = &shut;
+    struct io_config cfg = config(DEPTH);
+    struct io *io = NULL;
+    struct err e;
+
+    (void)state;
+    cfg.files = &one;
+    cfg.n_files = 1;
+    assert_int_equal(io_open(&io, NULL, &cfg, NULL, &e), ERR_IO);
+    for (unsigned i = 0; io_engines()[i]; i++)
+        assert_non_null(strstr(e.text, io_engines()[i]->name));
+    assert_null(io);
+    close(shut.fd);
+}
+
+/* Without memory for the first rung there may be enough for the next. */
+static void the_ladder_meets_every_failed_allocation(void **state)
+{
+    struct io_config cfg = config(DEPTH);
+
+    (void)state;
+    for (unsigned nth = 1, failed = 1; failed; nth++) {
+        struct io_report report;
+        struct io *io;
+        struct err e;
+
+        alloc_fault_arm(nth);
+        assert_int_equal(io_open(&io, NULL, &cfg, &report, &e), 0);
+        failed = alloc_fault_disarm();
+        assert_string_equal(report.engine, io->ops->name);
+        assert_int_equal(io->ops != io_engines()[0], !!report.steps[0]);
+        io->ops->close(io);
+    }
+}
+
+#if defined(__linux__) && defined(HAVE_IO_URING)
+static void block_io_uring(int errnum)
+{
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_io_uring_setup, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (unsigned)errnum),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {.len = sizeof(code) / sizeof(code[0]), .filter = code};
+
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) ||
+        prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program))
+        _exit(77);
+}
+
+/* In a child, since a filter stays. 0: as it should be; 77: no filters here. */
+static int child_status(void (*body)(int arg), int arg)
+{
+    pid_t pid = fork();
+    int status;
+
+    assert_true(pid >= 0);
+    if (!pid) {
+        body(arg);
+        _exit(0);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+static void must(bool ok, int line, const char *text)
+{
+    if (ok)
+        return;
+    fprintf(stderr, "line %d: %s\n", line, text);
+    _exit(1);
+}
+
+static void open_blocked(int errnum)
+{
+    struct io_config cfg = config(DEPTH);
+    struct io_report report;
+    struct io_read reads[DEPTH], *start[DEPTH], *done[DEPTH];
+    struct io *io;
+    struct err e;
+    unsigned n = 0;
+    char want[80];
+
+    block_io_uring(errnum);
+    snprintf(want, sizeof(want), "io_uring: %s (", strerror(errnum));
+    must(!io_open(&io, NULL, &cfg, &report, &e), __LINE__, e.text);
+    must(!strcmp(report.engine, "threads"), __LINE__, report.engine);
+    must(!strncmp(report.steps, want, strlen(want)), __LINE__, report.steps);
+    prepare(reads, start, DEPTH, 3);
+    must(io->ops->submit(io, start, DEPTH) == DEPTH, __LINE__, "submit");
+    while (n < DEPTH)
+        n += io->ops->reap(io, done, DEPTH, true);
+    for (unsigned i = 0; i < DEPTH; i++)
+        must(!reads[i].status && io_script_check(reads[i].dst, reads[i].at), __LINE__, "bytes");
+    io->ops->close(io);
+    must(io_open(&io, "io_uring", &cfg, &report, &e) == ERR_IO, __LINE__, "forced");
+    must(!strncmp(e.text, want, strlen(want)), __LINE__, e.text);
+}
+
+static void where_io_uring_is_blocked_threads_read_and_the_report_says_so(void **state)
+{
+    static const int errnums[] = {EPERM, ENOSYS};
+
+    (void)state;
+    for (unsigned i = 0; i < 2; i++) {
+        int status = child_status(open_blocked, errnums[i]);
+
+        if (status == 77)
+            skip(); /* the kernel refuses seccomp filters */
+        assert_int_equal(status, 0);
+    }
+}
+
+static void open_with_locked_memory(int most)
+{
+    struct rlimit limit = {(rlim_t)most, (rlim_t)most};
+    struct io_config cfg = config(DEPTH);
+    struct io_report report;
+    struct io_read reads[DEPTH], *start[DEPTH], *done[DEPTH];
+    struct io *io;
+    struct err e;
+    unsigned n = 0;
+
+    if (setrlimit(RLIMIT_MEMLOCK, &limit) || (!geteuid() && setresuid(65534, 65534, 65534)))
+        _exit(77); /* root may lock without limit */
+    must(!io_open(&io, NULL, &cfg, &report, &e), __LINE__, e.text);
+    if (strcmp(report.engine, "io_uring")) {
+        if (!strstr(report.steps, strerror(ENOMEM)))
+            _exit(77); /* io_uring is not for unprivileged users here */
+        must(!most && strstr(report.steps, "RLIMIT_MEMLOCK"), __LINE__, report.steps);
+    }
+    prepare(reads, start, DEPTH, 3);
+    must(io->ops->submit(io, start, DEPTH) == DEPTH, __LINE__, "submit");
+    while (n < DEPTH)
+        n += io->ops->reap(io, done, DEPTH, true);
+    for (unsigned i = 0; i < DEPTH; i++)
+        must(!reads[i].status && io_script_check(reads[i].dst, reads[i].at), __LINE__, "bytes");
+    if (io->ops->shrink)
+        io->ops->shrink(io, ARENA_BYTES / 2);
+    io->ops->close(io);
+}
+
+static void open_without_threads(int unused)
+{
+    struct rlimit none = {0, 0};
+    struct io_config cfg = config(DEPTH);
+    struct io_report report;
+    struct io *io;
+    struct err e;
+
+    (void)unused;
+    if (setrlimit(RLIMIT_NPROC, &none) || (!geteuid() && setresuid(65534, 65534, 65534)))
+        _exit(77);
+    block_io_uring(EPERM);
+    must(!io_open(&io, NULL, &cfg, &report, &e), __LINE__, e.text);
+    must(!strcmp(report.engine, "sync"), __LINE__, report.engine);
+    must(!!strstr(report.steps, "; threads: cannot start a thread: "), __LINE__, report.steps);
+    io->ops->close(io);
+}
+
+static void where_no_thread_can_start_the_last_rung_holds(void **state)
+{
+    int status = child_status(open_without_threads, 0);
+
+    (void)state;
+    if (status == 77)
+        skip(); /* limits cannot be set here */
+    assert_int_equal(status, 0);
+}
+
+/* Enough for the ring and not for the arena: io_uring without registered memory. Nothing at all:
+ * recent kernels refuse the ring, and threads read. */
+static void where_memory_cannot_be_locked_reads_work_all_the_same(void **state)
+{
+    static const int most[] = {ARENA_BYTES / 2, 0};
+
+    (void)state;
+    for (unsigned i = 0; i < 2; i++) {
+        int status = child_status(open_with_locked_memory, most[i]);
+
+        if (status == 77)
+            skip();
+        assert_int_equal(status, 0);
+    }
+}
+#endif
+
+int main(void)
+{
+    const struct CMUnitTest each[] = {
+        cmocka_unit_test(any_extents_arrive_whole_at_any_depth),
+        cmocka_unit_test(memory_outside_the_arena_or_without_one_will_do),
+        cmocka_unit_test(nothing_is_allocated_after_open),
+        cmocka_unit_test(the_queue_takes_its_depth_and_no_more),
+        cmocka_unit_test(an_idle_engine_gives_nothing_and_does_not_wait),
+        cmocka_unit_test(close_waits_for_what_is_in_flight),
+        cmocka_unit_test(a_file_that_ends_too_early_is_an_error_of_that_read_alone),
+        cmocka_unit_test(the_systems_error_comes_out_as_it_is),
+        cmocka_unit_test(a_storm_of_signals_changes_nothing),
+        cmocka_unit_test(interrupted_and_partial_preads_are_finished),
+        cmocka_unit_test(the_engine_may_pass_from_thread_to_thread),
+        cmocka_unit_test(a_page_may_lie_anywhere_in_a_large_arena),
+        cmocka_unit_test(opening_meets_every_failed_allocation),
+        cmocka_unit_test(a_failed_read_is_that_read_and_no_other),
+        cmocka_unit_test(no_depth_or_too_much_is_refused),
+        cmocka_unit_test(the_largest_depth_opens),
+        cmocka_unit_test(a_forced_engine_fails_when_its_first_read_does),
+    };
+    const struct CMUnitTest ladder[] = {
+        cmocka_unit_test(close_takes_null),
+        cmocka_unit_test(an_unknown_engine_is_told_which_there_are),
+        cmocka_unit_test(when_no_rung_holds_each_says_why),
+        cmocka_unit_test(the_ladder_meets_every_failed_allocation),
+#ifdef HAVE_IO_URING
+        cmocka_unit_test(io_uring_reads_whatever_the_kernel_refuses_or_gives_in_parts),
+#endif
+#if defined(__linux__) && defined(HAVE_IO_URING)
+        cmocka_unit_test(where_io_uring_is_blocked_threads_read_and_the_report_says_so),
+        cmocka_unit_test(where_no_thread_can_start_the_last_rung_holds),
+        cmocka_unit_test(where_memory_cannot_be_locked_reads_work_all_the_same),
+#endif
+    };
+    int failed = 0;
+
+    if (make_files())
+        return 1;
+    for (unsigned i = 0; io_engines()[i]; i++) {
+        engine = io_engines()[i]->name;
+        if (why_not(engine)[0])
+            printf("[  SKIPPED ] %s: %s\n", engine, why_not(engine));
+        else
+            failed += cmocka_run_group_tests_name(engine, each, NULL, NULL);
+    }
+    failed += cmocka_run_group_tests_name("ladder", ladder, NULL, NULL);
+    return failed + !!remove_files();
+}

@@ -1,0 +1,15 @@
+/* tests/support/pread_fault.h - pread as POSIX allows it and disks rarely do it: interrupted, and
+ * giving less than was asked. Link with -Wl,--wrap=pread,--wrap=pread64. */
+#ifndef SUPPORT_PREAD_FAULT_H
+#define SUPPORT_PREAD_FAULT_H
+
+#include <stddef.h>
+
+/* From now on every other pread of our objects is interrupted, and the rest give at most `most`
+ * bytes; with most = 0 all go through untouched. */
+void pread_fault_set(size_t most);
+
+/* Calls that were interrupted or cut since the last set. */
+unsigned pread_fault_count(void);
+
+#endif
