@@ -1,0 +1,71 @@
+#include "cli/answer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int answer_open(struct answer *a, const char *const *stops, unsigned n, bool keep, struct err *e)
+{
+    *a = (struct answer){.matched = -1, .keep = keep};
+    return stop_open(&a->stop, stops, n, e);
+}
+
+void answer_close(struct answer *a)
+{
+    stop_close(a->stop);
+    free(a->bytes);
+    free(a->text);
+    free(a->whole);
+    *a = (struct answer){0};
+}
+
+/* Room for a token of len bytes after whatever the automaton holds. */
+static bool reserve(struct answer *a, size_t len)
+{
+    size_t bytes = len + stop_held_max(a->stop) + 1;
+    char *p;
+
+    if (a->text && len <= a->room)
+        return true;
+    p = realloc(a->bytes, bytes);
+    if (!p)
+        return false;
+    a->bytes = p;
+    p = realloc(a->text, 3 * (bytes + 3));
+    if (!p)
+        return false;
+    a->text = p;
+    a->room = len;
+    return true;
+}
+
+static bool collect(struct answer *a)
+{
+    if (a->whole_room - a->whole_len <= a->len) {
+        size_t room = 2 * (a->whole_len + a->len) + 64;
+        char *p = realloc(a->whole, room);
+
+        if (!p)
+            return false;
+        a->whole = p;
+        a->whole_room = room;
+    }
+    memcpy(a->whole + a->whole_len, a->text, a->len);
+    a->whole_len += a->len;
+    return true;
+}
+
+int answer_feed(struct answer *a, const char *bytes, size_t len, bool last, struct err *e)
+{
+    size_t n;
+
+    a->len = 0;
+    if (!reserve(a, len))
+        return err_set(e, ERR_NOMEM, "a token of %zu bytes", len);
+    n = stop_feed(a->stop, bytes, len, a->bytes, &a->matched);
+    if (a->matched < 0 && last)
+        n += stop_flush(a->stop, a->bytes + n);
+    a->len = waste_utf8_feed(&a->utf8, a->bytes, n, last || a->matched >= 0, a->text);
+    if (a->keep && !collect(a))
+        return err_set(e, ERR_NOMEM, "an answer of %zu bytes", a->whole_len);
+    return 0;
+}

@@ -1,0 +1,18 @@
+/* cli/cmd.h - the commands. Each reads c->opts, whose first positional is its own name and whose
+ * number of positionals has been checked, and returns an exit code (cli/say.h). */
+#ifndef CLI_CMD_H
+#define CLI_CMD_H
+
+#include "cli/say.h"
+
+int cmd_run(struct cli *c);
+int cmd_eval(struct cli *c);
+int cmd_tokenize(struct cli *c);
+int cmd_detokenize(struct cli *c);
+int cmd_plan(struct cli *c);
+int cmd_info(struct cli *c);
+int cmd_verify(struct cli *c);
+int cmd_synth(struct cli *c);
+int cmd_version(struct cli *c);
+
+#endif

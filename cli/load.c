@@ -1,0 +1,215 @@
+#include "cli/load.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "cli/units.h"
+
+static bool exists(const char *path)
+{
+    struct stat st;
+
+    return !stat(path, &st);
+}
+
+/* dir/[sub/]NAME.waste, noted in `tried`; false if dir is NULL or has none. */
+static bool look_in(const char *dir, const char *sub, const char *name, char path[PATH_MAX],
+                    char *tried, size_t tried_bytes)
+{
+    size_t at = strlen(tried);
+    const char *suffix = ".waste";
+    size_t len = strlen(name);
+
+    if (!dir || !*dir)
+        return false;
+    if (len > 6 && !strcmp(name + len - 6, suffix))
+        suffix = "";
+    if (snprintf(path, PATH_MAX, "%s%s/%s%s", dir, sub, name, suffix) >= PATH_MAX)
+        return false;
+    snprintf(tried + at, tried_bytes - at, ", %s", path);
+    return exists(path);
+}
+
+int model_find(struct cli *c, const char *name, char path[PATH_MAX])
+{
+    const char *data = getenv("XDG_DATA_HOME");
+    char tried[900] = "";
+
+    if (!*name)
+        return fail(c, EXIT_USAGE, NULL, c->command, "MODEL is empty");
+    if (snprintf(path, PATH_MAX, "%s", name) >= PATH_MAX)
+        return fail(c, EXIT_USAGE, NULL, c->command, "MODEL is too long a path");
+    if (exists(path) || strchr(name, '/'))
+        return 0;
+    if (data && *data == '/') { /* the standard ignores relative ones */
+        if (look_in(data, "/waste", name, path, tried, sizeof(tried)))
+            return 0;
+    } else if (look_in(getenv("HOME"), "/.local/share/waste", name, path, tried, sizeof(tried))) {
+        return 0;
+    }
+#ifdef WASTE_DATADIR
+    if (look_in(WASTE_DATADIR, "", name, path, tried, sizeof(tried)))
+        return 0;
+#endif
+#ifdef WASTE_SOURCE_SHARE
+    if (look_in(WASTE_SOURCE_SHARE, "", name, path, tried, sizeof(tried)))
+        return 0;
+#endif
+    return fail(c, EXIT_RUNTIME, NULL, c->command, "no model %s: looked for ./%s%s", name, name,
+                tried);
+}
+
+/* The bar of a phase begins when the phase does; decoding shows its own progress, as text. */
+static int on_progress(const waste_progress *p, void *user)
+{
+    struct cli *c = user;
+    static const char *const labels[] = {[1] = "loading", [2] = "prompt"};
+    bool shown = p->phase == 1 || p->phase == 2;
+
+    if (!shown)
+        bar_end(&c->bar);
+    else if (c->bar.label != labels[p->phase])
+        bar_begin(&c->bar, labels[p->phase], p->phase == 1 ? BAR_BYTES : BAR_TOKENS);
+    if (shown && p->phase == 2 && c->prompt_total)
+        bar_update(&c->bar, c->prompt_done + p->done, c->prompt_total, p->bytes);
+    else if (shown)
+        bar_update(&c->bar, p->done, p->total, p->bytes);
+    return term_interrupted();
+}
+
+static void on_log(int level, const char *text, void *user)
+{
+    static const char *const names[] = {"error", "warning"};
+
+    if (level >= 0 && level < 2)
+        note(user, "waste: %s: %s", names[level], text);
+}
+
+void model_settings(struct cli *c, waste_cfg *cfg, waste_opts *opts)
+{
+    const struct opts *o = &c->opts;
+
+    waste_cfg_init(cfg);
+    cfg->ram_budget_bytes = o->budget;
+    cfg->n_threads = (int)o->threads;
+    cfg->cpu_list = o->cpus;
+    cfg->use_direct_io = o->direct;
+    cfg->verify_records = o->verify;
+    cfg->exclusive_open = o->exclusive;
+    if (o->ctx)
+        cfg->ctx_tokens = (uint32_t)o->ctx;
+    waste_opts_init(opts);
+    opts->lookahead = (int32_t)o->lookahead;
+    opts->io_engine = o->io;
+    opts->io_depth = (uint32_t)o->io_depth;
+    opts->numeric = o->numeric;
+    opts->cpu_level = o->cpu_level;
+    opts->policy = o->policy;
+    opts->route_trace = o->route_trace;
+    if (o->max_rows)
+        opts->max_rows = (uint32_t)o->max_rows;
+    opts->progress = on_progress;
+    opts->log = on_log;
+    opts->user = c;
+}
+
+int prompt_fits(struct cli *c, size_t n)
+{
+    waste_cfg cfg;
+    waste_opts opts;
+
+    model_settings(c, &cfg, &opts);
+    if (!n)
+        return fail(c, EXIT_USAGE, NULL, c->command, "the prompt is empty");
+    if (cfg.ctx_tokens && n > cfg.ctx_tokens)
+        return fail(c, EXIT_USAGE, "--ctx sets more positions, at the price of memory.", c->command,
+                    "the prompt has %zu tokens, the context %u positions", n, cfg.ctx_tokens);
+    return 0;
+}
+
+/* The two numbers that somebody whose model does not fit wants to see. */
+static int fail_budget(struct cli *c, const char *path, const waste_cfg *cfg,
+                       const waste_opts *opts, const char *detail)
+{
+    waste_plan plan = {.size = sizeof(plan)};
+    char text[1024], hint[256], floor[UNITS_TEXT], usable[UNITS_TEXT];
+
+    snprintf(text, sizeof(text), "%s", detail); /* the plan replaces what detail points to */
+    if (waste_plan_ex(path, cfg, opts, &plan) != WASTE_OK)
+        return fail(c, EXIT_MEMORY, NULL, path, "%s", text);
+    snprintf(hint, sizeof(hint),
+             "It needs at least %s with %u positions; this machine offers %s. `waste plan` shows "
+             "what takes it.",
+             size_text(floor, plan.mem.floor_bytes), plan.ctx_tokens,
+             size_text(usable, plan.usable_ram_bytes));
+    return fail(c, EXIT_MEMORY, hint, path, "%s", text);
+}
+
+int model_open(struct cli *c, const char *path, waste_ctx **out)
+{
+    waste_cfg cfg;
+    waste_opts opts;
+    waste_status st;
+
+    model_settings(c, &cfg, &opts);
+    st = waste_open_ex(path, &cfg, &opts, out);
+    bar_end(&c->bar);
+    if (st == WASTE_E_RAM_BUDGET) {
+        const char *detail = waste_error_detail(NULL);
+
+        return fail_budget(c, path, &cfg, &opts, detail ? detail : waste_strerror(st));
+    }
+    if (st != WASTE_OK)
+        return fail_status(c, st, NULL, path);
+    term_cancels(*out, NULL);
+    return 0;
+}
+
+void model_close(waste_ctx *ctx)
+{
+    term_cancels(NULL, NULL);
+    waste_close(ctx);
+}
+
+static void banner_memory(struct cli *c, waste_ctx *ctx, const waste_engine *engine)
+{
+    char budget[UNITS_TEXT], trunk[UNITS_TEXT], state[UNITS_TEXT], scratch[UNITS_TEXT];
+    char pool[UNITS_TEXT], frame[UNITS_TEXT];
+    waste_memplan mem;
+
+    if (waste_memory_used(ctx, &mem) != WASTE_OK)
+        return;
+    note(c, "memory   %s%s: trunk %s, state %s, scratch %s",
+         size_text(budget, engine->budget_bytes), c->opts.budget ? "" : " (chosen)",
+         size_text(trunk, mem.trunk_bytes), size_text(state, mem.state_bytes),
+         size_text(scratch, mem.scratch_bytes));
+    if (engine->n_frames)
+        note(c, "         experts %s: %u frames of %s, %s", size_text(pool, mem.min_expert_cache),
+             engine->n_frames, size_text(frame, engine->frame_bytes), engine->policy);
+}
+
+void model_banner(struct cli *c, waste_ctx *ctx)
+{
+    waste_engine engine = {.size = sizeof(engine)};
+    waste_model_info info;
+
+    if (c->opts.quiet || c->opts.json || waste_model_get_info(ctx, &info) != WASTE_OK ||
+        waste_engine_info(ctx, &engine) != WASTE_OK)
+        return;
+    note(c, "model    %s, %u layers, %u experts (%u a token), %s", info.arch, info.n_layers,
+         info.n_experts, info.top_k, info.quant_summary);
+    banner_memory(c, ctx, &engine);
+    if (engine.n_banks) {
+        note(c, "reads    %s, %u in flight, %u of %u banks direct, lookahead %u, checksums %s",
+             engine.io_engine, engine.io_depth, engine.n_banks_direct, engine.n_banks,
+             engine.lookahead, engine.verify ? "on" : "off");
+        if (*engine.io_steps)
+            note(c, "         not %s", engine.io_steps);
+        if (*engine.direct_why)
+            note(c, "         not direct: %s", engine.direct_why);
+    }
+    note(c, "compute  %u threads, %s kernels, %s, %u rows a pass", engine.n_threads, engine.kernels,
+         engine.numeric, engine.max_rows);
+}

@@ -1,0 +1,28 @@
+/* cli/load.h - a model: find it, open it as the options say, tell what came of it. */
+#ifndef CLI_LOAD_H
+#define CLI_LOAD_H
+
+#include <limits.h>
+
+#include "cli/say.h"
+#include "waste.h"
+
+/* A path as it is; a bare NAME is NAME.waste in $XDG_DATA_HOME/waste, then where the program was
+ * installed, then in the source tree. Returns 0 or an exit code, having said why. */
+int model_find(struct cli *c, const char *name, char path[PATH_MAX]);
+
+/* What waste_open_ex and waste_plan_ex want to know. Strings are borrowed from c. */
+void model_settings(struct cli *c, waste_cfg *cfg, waste_opts *opts);
+
+/* Refuse a prompt of no tokens, or of more than the context will have, before anything is loaded.
+ */
+int prompt_fits(struct cli *c, size_t n);
+
+/* Open with a bar; an interrupt ends it. Returns 0 or an exit code. */
+int model_open(struct cli *c, const char *path, waste_ctx **out);
+void model_close(waste_ctx *ctx); /* NULL-safe */
+
+/* What is open, what it takes, how it reads and computes: notes, so nothing under --quiet. */
+void model_banner(struct cli *c, waste_ctx *ctx);
+
+#endif

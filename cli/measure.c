@@ -1,0 +1,208 @@
+/* cli/measure.c - the two rates that cli/estimate.h wants. */
+#include "cli/estimate.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/machine.h"
+#include "cli/bar.h"
+#include "expertfs/container.h"
+
+#define RAM_NS   300000000ull
+#define DRIVE_NS 1000000000ull
+
+enum {
+    RAM_BYTES = 512 << 20,      /* of all threads together: beyond any cache, we hope */
+    IN_FLIGHT_BYTES = 32 << 20, /* what a drive wants before it is measured */
+    READERS_MIN = 2,
+    READERS_MAX = 16,
+};
+
+struct meter { /* what all threads of one measurement share */
+    const struct container *container;
+    const struct manifest *m;
+    size_t bytes_each; /* of a thread's buffer */
+    int (*work)(struct meter *t, uint8_t *buffer, uint64_t *random, struct err *e);
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    unsigned n_ready; /* threads whose buffer is there and touched; under lock, as what follows */
+    bool go;
+    struct err first;
+    uint64_t until_ns;               /* written before go */
+    atomic_uint_fast64_t bytes, sum; /* sum: so that nothing is optimised away */
+};
+
+static void failed(struct meter *t, const struct err *e)
+{
+    pthread_mutex_lock(&t->lock);
+    if (!t->first.code)
+        t->first = *e;
+    pthread_mutex_unlock(&t->lock);
+}
+
+static uint64_t sum_words(const uint64_t *p, size_t n)
+{
+    uint64_t s[8] = {0};
+
+    for (size_t i = 0; i + 8 <= n; i += 8) {
+        for (unsigned k = 0; k < 8; k++)
+            s[k] += p[i + k];
+    }
+    return s[0] + s[1] + s[2] + s[3] + s[4] + s[5] + s[6] + s[7];
+}
+
+static int stream(struct meter *t, uint8_t *buffer, uint64_t *random, struct err *e)
+{
+    (void)random;
+    (void)e;
+    atomic_fetch_add(&t->sum, sum_words((const uint64_t *)(const void *)buffer,
+                                        t->bytes_each / sizeof(uint64_t)));
+    atomic_fetch_add(&t->bytes, t->bytes_each);
+    return 0;
+}
+
+static uint64_t next_random(uint64_t *state)
+{
+    uint64_t z = *state += 0x9e3779b97f4a7c15u; /* splitmix64 */
+
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+}
+
+static int read_record(struct meter *t, uint8_t *record, uint64_t *random, struct err *e)
+{
+    unsigned n_files;
+    const struct file *const *files = container_files(t->container, &n_files);
+    unsigned layer = container_file_layer(t->container, (unsigned)(next_random(random) % n_files));
+    unsigned expert = (unsigned)(next_random(random) % t->m->n_experts);
+    struct extent at = container_extent(t->container, layer, expert);
+    int status = file_pread(files[at.file], record, at.length, at.offset);
+
+    if (status)
+        return err_sys(e, -status, "layer %u expert %u", layer, expert);
+    atomic_fetch_add(&t->bytes, at.length);
+    return 0;
+}
+
+/* Say that this thread is ready, and wait until all are; its number. */
+static unsigned wait_for_all(struct meter *t)
+{
+    unsigned me;
+
+    pthread_mutex_lock(&t->lock);
+    me = t->n_ready++;
+    pthread_cond_broadcast(&t->changed);
+    while (!t->go)
+        pthread_cond_wait(&t->changed, &t->lock);
+    pthread_mutex_unlock(&t->lock);
+    return me;
+}
+
+static void *meter_thread(void *arg)
+{
+    struct meter *t = arg;
+    uint8_t *buffer = aligned_alloc(IO_ALIGN, t->bytes_each);
+    uint64_t random;
+    struct err e;
+
+    if (buffer)
+        memset(buffer, 1, t->bytes_each); /* pages that were never written are all the same page */
+    random = (uint64_t)wait_for_all(t) << 32;
+    if (!buffer) {
+        err_set(&e, ERR_NOMEM, "%zu bytes to measure with", t->bytes_each);
+        failed(t, &e);
+        return NULL;
+    }
+    do {
+        if (t->work(t, buffer, &random, &e)) {
+            failed(t, &e);
+            break;
+        }
+    } while (clock_ns() < t->until_ns);
+    free(buffer);
+    return NULL;
+}
+
+/* Start the clock once every thread is ready; bytes per second of all. */
+static int meter_run(struct meter *t, unsigned n, uint64_t ns, double *rate, struct err *e)
+{
+    pthread_t thread[THREADS_MAX];
+    unsigned started = 0;
+    uint64_t begun;
+
+    pthread_mutex_init(&t->lock, NULL);
+    pthread_cond_init(&t->changed, NULL);
+    while (started < n && !pthread_create(&thread[started], NULL, meter_thread, t))
+        started++;
+    pthread_mutex_lock(&t->lock);
+    while (t->n_ready < started)
+        pthread_cond_wait(&t->changed, &t->lock);
+    begun = clock_ns();
+    t->until_ns = begun + ns;
+    t->go = true;
+    pthread_cond_broadcast(&t->changed);
+    pthread_mutex_unlock(&t->lock);
+    for (unsigned i = 0; i < started; i++)
+        pthread_join(thread[i], NULL);
+    pthread_cond_destroy(&t->changed);
+    pthread_mutex_destroy(&t->lock);
+    if (!started)
+        return err_set(e, ERR_NOMEM, "no thread can be started");
+    if (t->first.code) {
+        *e = t->first;
+        return e->code;
+    }
+    *rate = (double)atomic_load(&t->bytes) / ((double)(clock_ns() - begun) * 1e-9);
+    return 0;
+}
+
+int measure_ram(double *rate, struct err *e)
+{
+    struct meter t = {.work = stream};
+    unsigned n = machine_cores();
+
+    n = n < THREADS_MAX ? n : THREADS_MAX;
+    t.bytes_each = RAM_BYTES / n / IO_ALIGN * IO_ALIGN;
+    return meter_run(&t, n, RAM_NS, rate, e);
+}
+
+static bool all_direct(const struct container *c)
+{
+    unsigned n;
+    const struct file *const *files = container_files(c, &n);
+
+    for (unsigned i = 0; i < n; i++) {
+        if (!files[i]->direct)
+            return false;
+    }
+    return true;
+}
+
+int measure_drive(double *rate, bool *direct, const char *dir, bool want_direct, struct err *e)
+{
+    struct container_options o = {.direct = want_direct};
+    struct meter t = {.work = read_record};
+    struct container *c;
+    unsigned n;
+    int bad;
+
+    if (container_open(&c, dir, &o, e))
+        return e->code;
+    t.container = c;
+    t.m = container_manifest(c);
+    if (!t.m->n_experts) {
+        container_close(c);
+        return err_set(e, ERR_UNSUPPORTED, "%s has no experts to read", dir);
+    }
+    t.bytes_each = t.m->record.bytes;
+    n = IN_FLIGHT_BYTES / t.m->record.bytes;
+    n = n < READERS_MIN ? READERS_MIN : n > READERS_MAX ? READERS_MAX : n;
+    bad = meter_run(&t, n, DRIVE_NS, rate, e);
+    if (!bad)
+        *direct = all_direct(c);
+    container_close(c);
+    return bad;
+}

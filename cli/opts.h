@@ -1,0 +1,132 @@
+/* cli/opts.h - the option table: what every command understands, in one place.
+ *
+ * Parser, help, man page, completion and the WASTE_* variables are all read off the table, so they
+ * cannot disagree. Order of precedence: flag, variable, default. An option that does not apply to
+ * the command, a name nobody knows and a variable WASTE_* nobody knows are errors. Nothing here
+ * prints except opts_help.
+ */
+#ifndef CLI_OPTS_H
+#define CLI_OPTS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "base/err.h"
+#include "waste.h"
+
+enum { /* commands, as bits: who understands an option */
+       CMD_RUN = 1 << 0,
+       CMD_EVAL = 1 << 1,
+       CMD_TOKENIZE = 1 << 2,
+       CMD_DETOKENIZE = 1 << 3,
+       CMD_PLAN = 1 << 4,
+       CMD_INFO = 1 << 5,
+       CMD_VERIFY = 1 << 6,
+       CMD_SYNTH = 1 << 7,
+       CMD_VERSION = 1 << 8,
+       CMD_HELP = 1 << 9,
+       CMD_ALL = (1 << 10) - 1,
+};
+
+enum {
+    OPTS_LIST_MAX = 256, /* values of one repeatable option */
+    OPTS_ROWS_MAX = 64,  /* rows of the table */
+};
+
+struct opts { /* strings are borrowed from argv and the environment */
+    /* memory and machine */
+    uint64_t budget;                                      /* bytes; 0 = choose */
+    int64_t ctx;                                          /* positions; 0 = the default */
+    int64_t threads, io_depth, max_rows;                  /* 0 = the default */
+    int64_t lookahead;                                    /* -1 = the default */
+    const char *cpus, *io, *numeric, *policy, *cpu_level; /* NULL = the default */
+    const char *route_trace;
+    bool direct, verify, exclusive;
+
+    /* text in */
+    const char *file, *ids; /* NULL = not given */
+    bool markup, bos;
+    bool markup_set; /* --markup or --content was given */
+
+    /* choosing tokens */
+    int64_t n_tokens;             /* -n; 0 = the default */
+    int64_t top_k, repeat_window; /* -1 = the default */
+    uint64_t seed;
+    bool seed_set;
+    double temp, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty;
+    waste_bias bias[OPTS_LIST_MAX];
+    unsigned n_bias;
+    const char *stop[OPTS_LIST_MAX];
+    unsigned n_stop;
+
+    /* of single commands */
+    bool raw, logits, headers, measure;
+    uint64_t drive, ram; /* bytes per second; 0 = not given */
+    const char *shape;
+    int64_t layers, experts; /* 0 = the shape's own */
+
+    /* output */
+    bool json, quiet, help, version;
+    int color; /* -1 decide, 0 never, 1 always */
+
+    const char **arg; /* positionals, the command's name first; owned */
+    unsigned n_args;
+    bool given[OPTS_ROWS_MAX]; /* rows of the table that were used as flags */
+};
+
+/* One row. How a value is read depends on `kind`; `field` is where it goes in struct opts. */
+enum opt_kind {
+    OPT_SET,   /* a flag: true, or with a variable 0/1 */
+    OPT_CLEAR, /* a flag: false, or with a variable 0/1 (1 is true) */
+    OPT_MODE,  /* a flag with a partner: `lo` goes to the bool, and markup_set is set */
+    OPT_COLOR, /* a flag: `lo` goes to the int */
+    OPT_INT,   /* lo...hi */
+    OPT_SEED,  /* any u64 */
+    OPT_F64,   /* lo...hi; lo itself excluded if it is 0 and `open` */
+    OPT_SIZE,
+    OPT_RATE,
+    OPT_TEXT,
+    OPT_CHOICE, /* one of `value`, separated by | */
+    OPT_STOP,   /* repeatable */
+    OPT_BIAS,   /* ID=V, repeatable */
+};
+
+enum opt_group { GROUP_COMMAND, GROUP_TEXT, GROUP_CHOOSE, GROUP_MEMORY, GROUP_OUTPUT, OPT_GROUPS };
+
+struct opt {
+    const char *name; /* without dashes; NULL: a letter or a variable only */
+    char letter;
+    enum opt_kind kind;
+    enum opt_group group;
+    unsigned commands;
+    size_t field;
+    double lo, hi;
+    bool open;
+    const char *value; /* "SIZE", "N", or the choices; NULL for flags */
+    const char *env;   /* NULL: no variable */
+    const char *help;
+};
+
+extern const struct opt opts_table[]; /* opts_table.c */
+extern const unsigned opts_rows;
+
+void opts_init(struct opts *o);
+void opts_release(struct opts *o);
+
+/* Read the WASTE_* entries of an environment. ERR_ARG names a variable that is unknown (and the
+ * nearest that is not), belongs to a later version, or has an impossible value. Empty is unset. */
+int opts_env(struct opts *o, char *const *variables, struct err *e);
+
+/* Read argv[1...]. Options stand anywhere, as "--opt VALUE" or "--opt=VALUE"; what follows "--" is
+ * positional. ERR_ARG. */
+int opts_parse(struct opts *o, int argc, char *const *argv, struct err *e);
+
+/* Refuse options that `command` (one bit, called `name`) has no use for. After opts_parse. */
+int opts_apply(const struct opts *o, unsigned command, const char *name, struct err *e);
+
+/* The options of these commands, grouped, and their variables. */
+void opts_help(FILE *to, unsigned commands);
+
+#endif

@@ -1,0 +1,199 @@
+#include "cli/opts.h"
+
+#include <limits.h>
+#include <string.h>
+
+#define FIELD(f)   offsetof(struct opts, f)
+#define N_ELEMS(a) (sizeof(a) / sizeof((a)[0]))
+
+enum {
+    RUNS = CMD_RUN | CMD_EVAL,        /* commands that run a model */
+    READS_TEXT = RUNS | CMD_TOKENIZE, /* text in */
+    READS_INPUT = READS_TEXT | CMD_DETOKENIZE,
+};
+
+const struct opt opts_table[] = {
+    {"budget", 0, OPT_SIZE, GROUP_MEMORY, RUNS | CMD_PLAN, FIELD(budget), .value = "SIZE",
+     .env = "WASTE_BUDGET",
+     .help = "memory for everything the engine takes, such as 46G; chosen if not given"},
+    {"ctx", 0, OPT_INT, GROUP_MEMORY, RUNS | CMD_PLAN, FIELD(ctx), 1, UINT32_MAX, .value = "N",
+     .help = "most positions, prompt and answer together (4096)"},
+    {"max-rows", 0, OPT_INT, GROUP_MEMORY, RUNS | CMD_PLAN, FIELD(max_rows), 1, 65536, .value = "N",
+     .help = "most prompt tokens in one pass (512; fewer while memory is short)"},
+    {"cache", 0, OPT_CHOICE, GROUP_MEMORY, RUNS, FIELD(policy), .value = "lfru|lru",
+     .help = "which expert leaves memory first (lfru)"},
+    {"threads", 0, OPT_INT, GROUP_MEMORY, RUNS | CMD_PLAN | CMD_VERIFY | CMD_SYNTH, FIELD(threads),
+     0, 64, .value = "N", .env = "WASTE_THREADS", .help = "threads; 0 = one per core (0)"},
+    {"cpus", 0, OPT_TEXT, GROUP_MEMORY, RUNS | CMD_PLAN, FIELD(cpus), .value = "LIST",
+     .env = "WASTE_CPUS", .help = "bind threads to these CPUs, such as 0-7,16"},
+    {"io", 0, OPT_CHOICE, GROUP_MEMORY, RUNS, FIELD(io), .value = "io_uring|threads|sync",
+     .env = "WASTE_IO", .help = "how experts are read; the best that works if not given"},
+    {"io-depth", 0, OPT_INT, GROUP_MEMORY, RUNS, FIELD(io_depth), 1, 4096, .value = "N",
+     .env = "WASTE_IO_DEPTH", .help = "reads in flight; chosen if not given"},
+    {"no-direct-io", 0, OPT_CLEAR, GROUP_MEMORY, RUNS | CMD_PLAN | CMD_VERIFY | CMD_SYNTH,
+     FIELD(direct), .env = "WASTE_DIRECT", .help = "read through the page cache"},
+    {"lookahead", 0, OPT_INT, GROUP_MEMORY, RUNS, FIELD(lookahead), 0, 64, .value = "N",
+     .env = "WASTE_LOOKAHEAD", .help = "experts of the next layer asked for early; 0 = off (6)"},
+    {"verify", 0, OPT_SET, GROUP_MEMORY, RUNS, FIELD(verify), .env = "WASTE_VERIFY",
+     .help = "check each expert's checksum when it is first used (the default)"},
+    {"no-verify", 0, OPT_CLEAR, GROUP_MEMORY, RUNS, FIELD(verify), .help = "do not"},
+    {"numeric", 0, OPT_CHOICE, GROUP_MEMORY, RUNS | CMD_PLAN, FIELD(numeric),
+     .value = "f32|direct|i16|i8", .env = "WASTE_NUMERIC",
+     .help = "arithmetic of the experts; the best for this CPU if not given"},
+    {NULL, 0, OPT_CHOICE, GROUP_MEMORY, RUNS | CMD_PLAN, FIELD(cpu_level),
+     .value = "c|avx2|avx512|neon", .env = "WASTE_CPU", .help = "highest kernel level used"},
+    {NULL, 0, OPT_TEXT, GROUP_MEMORY, RUNS, FIELD(route_trace), .value = "FILE",
+     .env = "WASTE_DUMP_ROUTE", .help = "write which experts each token took"},
+    {"exclusive-open", 0, OPT_SET, GROUP_MEMORY, RUNS | CMD_VERIFY, FIELD(exclusive),
+     .help = "fail if another process has the container"},
+
+    {"file", 0, OPT_TEXT, GROUP_TEXT, READS_INPUT, FIELD(file), .value = "FILE",
+     .help = "read the text (for detokenize, the ids) from FILE; - is standard input"},
+    {"ids", 0, OPT_TEXT, GROUP_TEXT, RUNS, FIELD(ids), .value = "\"3 7 11\"",
+     .help = "token ids instead of text"},
+    {"content", 0, OPT_MODE, GROUP_TEXT, READS_TEXT, FIELD(markup), 0,
+     .help = "control texts such as <|im_end|> are ordinary text (default of run and eval)"},
+    {"markup", 0, OPT_MODE, GROUP_TEXT, READS_TEXT, FIELD(markup), 1,
+     .help = "control texts are their control tokens (default of tokenize)"},
+    {"bos", 0, OPT_SET, GROUP_TEXT, READS_TEXT, FIELD(bos), .help = "begin with [BOS]"},
+
+    {NULL, 'n', OPT_INT, GROUP_CHOOSE, CMD_RUN, FIELD(n_tokens), 1, UINT32_MAX, .value = "N",
+     .help = "most tokens to generate (128)"},
+    {"temp", 0, OPT_F64, GROUP_CHOOSE, CMD_RUN, FIELD(temp), 0, 1e6, .value = "F",
+     .help = "temperature; 0 takes the likeliest token (0)"},
+    {"top-p", 0, OPT_F64, GROUP_CHOOSE, CMD_RUN, FIELD(top_p), 0, 1, true, .value = "F",
+     .help = "keep the likeliest tokens that add up to F (1)"},
+    {"top-k", 0, OPT_INT, GROUP_CHOOSE, RUNS | CMD_SYNTH, FIELD(top_k), 0, INT_MAX, .value = "N",
+     .help = "run: keep the N likeliest, 0 = all (0); eval: rows to print (10); synth: experts a "
+             "token takes"},
+    {"min-p", 0, OPT_F64, GROUP_CHOOSE, CMD_RUN, FIELD(min_p), 0, 1, .value = "F",
+     .help = "drop tokens less likely than F times the likeliest (0)"},
+    {"seed", 0, OPT_SEED, GROUP_CHOOSE, CMD_RUN | CMD_SYNTH, FIELD(seed), .value = "N",
+     .help = "of random draws; run with --temp above 0 draws and shows one if not given"},
+    {"repeat-penalty", 0, OPT_F64, GROUP_CHOOSE, CMD_RUN, FIELD(repeat_penalty), 0, 1e6, true,
+     .value = "F", .help = "divide the logits of recent tokens by F (1)"},
+    {"repeat-window", 0, OPT_INT, GROUP_CHOOSE, CMD_RUN, FIELD(repeat_window), 0, UINT32_MAX,
+     .value = "N", .help = "how many positions are recent (64)"},
+    {"presence-penalty", 0, OPT_F64, GROUP_CHOOSE, CMD_RUN, FIELD(presence_penalty), -1e6, 1e6,
+     .value = "F", .help = "taken from the logit of each recent token (0)"},
+    {"frequency-penalty", 0, OPT_F64, GROUP_CHOOSE, CMD_RUN, FIELD(frequency_penalty), -1e6, 1e6,
+     .value = "F", .help = "the same, once for each time it occurred (0)"},
+    {"logit-bias", 0, OPT_BIAS, GROUP_CHOOSE, CMD_RUN, FIELD(bias), .value = "ID=V",
+     .help = "add V to the logit of token ID; repeatable"},
+    {"stop", 0, OPT_STOP, GROUP_CHOOSE, CMD_RUN, FIELD(stop), .value = "TEXT",
+     .help = "end before TEXT; repeatable"},
+    {"raw", 0, OPT_SET, GROUP_CHOOSE, CMD_RUN, FIELD(raw),
+     .help = "continue the text as it is; what this version always does"},
+
+    {"logits", 0, OPT_SET, GROUP_COMMAND, CMD_EVAL, FIELD(logits), .help = "every logit, too"},
+    {"drive", 0, OPT_RATE, GROUP_COMMAND, CMD_PLAN, FIELD(drive), .value = "RATE",
+     .help = "expected tokens per second on a drive that reads this much, such as 7GB/s"},
+    {"measure", 0, OPT_SET, GROUP_COMMAND, CMD_PLAN, FIELD(measure),
+     .help = "the same, from reading the container's own records for a second"},
+    {"ram", 0, OPT_RATE, GROUP_COMMAND, CMD_PLAN, FIELD(ram), .value = "RATE",
+     .help = "rate of memory for that estimate; measured if not given"},
+    {"headers", 0, OPT_SET, GROUP_COMMAND, CMD_VERIFY, FIELD(headers),
+     .help = "headers and scales only: quick, and blind to flipped bits"},
+    {"shape", 0, OPT_TEXT, GROUP_COMMAND, CMD_SYNTH, FIELD(shape), .value = "NAME",
+     .help = "whose shape to make"},
+    {"layers", 0, OPT_INT, GROUP_COMMAND, CMD_SYNTH, FIELD(layers), 1, 128, .value = "N",
+     .help = "only so many layers"},
+    {"experts", 0, OPT_INT, GROUP_COMMAND, CMD_SYNTH, FIELD(experts), 1, 65535, .value = "N",
+     .help = "only so many experts a layer"},
+
+    {"json", 0, OPT_SET, GROUP_OUTPUT, CMD_ALL & ~CMD_HELP, FIELD(json),
+     .help = "one JSON object on standard output (run: one a line); errors too, on standard error"},
+    {"quiet", 'q', OPT_SET, GROUP_OUTPUT, CMD_ALL, FIELD(quiet),
+     .help = "nothing on standard error but errors"},
+    {"color", 0, OPT_COLOR, GROUP_OUTPUT, CMD_ALL, FIELD(color), 1,
+     .help = "colours even where they are not expected"},
+    {"no-color", 0, OPT_COLOR, GROUP_OUTPUT, CMD_ALL, FIELD(color), 0,
+     .help = "none (as with NO_COLOR set)"},
+    {"help", 'h', OPT_SET, GROUP_OUTPUT, CMD_ALL, FIELD(help), .help = "this text"},
+    {"version", 0, OPT_SET, GROUP_OUTPUT, CMD_VERSION, FIELD(version), .help = "as the command"},
+};
+
+const unsigned opts_rows = N_ELEMS(opts_table);
+_Static_assert(N_ELEMS(opts_table) <= OPTS_ROWS_MAX, "struct opts has a flag per row");
+
+static const char *const group_title[OPT_GROUPS] = {
+    [GROUP_MEMORY] = "Memory, disk and processor",
+    [GROUP_TEXT] = "Text in",
+    [GROUP_CHOOSE] = "Choosing tokens",
+    [GROUP_COMMAND] = "This command",
+    [GROUP_OUTPUT] = "Output",
+};
+
+enum { HELP_COLUMN = 27, HELP_WIDTH = 79 };
+
+/* text, wrapped at HELP_WIDTH; the cursor is in column `at` and continuation lines are indented. */
+static void print_wrapped(FILE *to, const char *text, int at, int indent)
+{
+    while (*text) {
+        int len = (int)strcspn(text, " ");
+
+        if (at + 1 + len > HELP_WIDTH) {
+            fprintf(to, "\n%*s", indent - 1, "");
+            at = indent - 1;
+        }
+        fprintf(to, " %.*s", len, text);
+        at += 1 + len;
+        text += len;
+        text += strspn(text, " ");
+    }
+    fputc('\n', to);
+}
+
+static void print_option(FILE *to, const struct opt *opt)
+{
+    char left[64], right[256];
+    int n;
+
+    n = snprintf(left, sizeof(left), "  %s%.*s%s%s%s%s", opt->letter ? "-" : "",
+                 opt->letter ? 1 : 0, &opt->letter, opt->letter && opt->name ? ", " : "",
+                 opt->name ? "--" : "", opt->name ? opt->name : "", opt->value ? " " : "");
+    if (opt->value)
+        n += snprintf(left + n, sizeof(left) - (size_t)n, "%s", opt->value);
+    snprintf(right, sizeof(right), "%s%s%s%s", opt->help, opt->env ? " [" : "",
+             opt->env ? opt->env : "", opt->env ? "]" : "");
+    fputs(left, to);
+    if (n > HELP_COLUMN - 2) {
+        fputc('\n', to);
+        n = 0;
+    }
+    fprintf(to, "%*s", HELP_COLUMN - 1 - n, "");
+    print_wrapped(to, right, HELP_COLUMN - 1, HELP_COLUMN);
+}
+
+static bool shown(const struct opt *opt, unsigned commands)
+{
+    return (opt->commands & commands) && (opt->name || opt->letter);
+}
+
+void opts_help(FILE *to, unsigned commands)
+{
+    bool variables = false;
+
+    for (int g = 0; g < OPT_GROUPS; g++) {
+        bool title = false;
+
+        for (unsigned i = 0; i < opts_rows; i++) {
+            if (opts_table[i].group != (enum opt_group)g || !shown(&opts_table[i], commands))
+                continue;
+            if (!title)
+                fprintf(to, "\n%s:\n", group_title[g]);
+            title = true;
+            print_option(to, &opts_table[i]);
+        }
+    }
+    for (unsigned i = 0; i < opts_rows; i++) {
+        if (!opts_table[i].env || shown(&opts_table[i], commands) ||
+            !(opts_table[i].commands & commands))
+            continue;
+        if (!variables)
+            fputs("\nVariables without an option:\n", to);
+        variables = true;
+        fprintf(to, "  %-*s", HELP_COLUMN - 3, opts_table[i].env);
+        print_wrapped(to, opts_table[i].help, HELP_COLUMN - 1, HELP_COLUMN);
+    }
+}

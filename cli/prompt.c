@@ -1,0 +1,192 @@
+#include "cli/prompt.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/units.h"
+
+/* One read, after waiting in a way that an interrupt ends. -1 with errno EINTR: interrupted. */
+static ssize_t read_some(int fd, char *to, size_t room)
+{
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    int ready = 0;
+
+    while (ready <= 0 && !term_interrupted()) {
+        ready = poll(&p, 1, -1);
+        if (ready < 0 && errno != EINTR)
+            return -1;
+    }
+    if (term_interrupted()) { /* also when both came at once */
+        errno = EINTR;
+        return -1;
+    }
+    return read(fd, to, room);
+}
+
+static int read_all(struct cli *c, int fd, const char *name, struct text *out)
+{
+    size_t room = 1 << 16;
+    struct text t = {malloc(room), 0};
+    ssize_t got;
+
+    for (;;) {
+        if (t.bytes && t.len == room) {
+            char *more = realloc(t.bytes, room *= 2);
+
+            if (!more)
+                free(t.bytes);
+            t.bytes = more;
+        }
+        if (!t.bytes)
+            return fail(c, EXIT_MEMORY, NULL, name, "no memory for %zu bytes of text", room);
+        got = read_some(fd, t.bytes + t.len, room - t.len);
+        if (got <= 0)
+            break;
+        t.len += (size_t)got;
+    }
+    if (got < 0) {
+        int error = errno;
+
+        free(t.bytes);
+        return fail(c, error == EINTR ? EXIT_INTERRUPTED : EXIT_RUNTIME, NULL, name, "%s",
+                    strerror(error));
+    }
+    *out = t;
+    return 0;
+}
+
+static int read_file(struct cli *c, const char *name, struct text *out)
+{
+    int fd, rc;
+
+    if (!strcmp(name, "-"))
+        return read_all(c, 0, "standard input", out);
+    fd = open(name, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return fail(c, EXIT_RUNTIME, NULL, name, "%s", strerror(errno));
+    rc = read_all(c, fd, name, out);
+    close(fd);
+    return rc;
+}
+
+static int copy_text(struct cli *c, const char *arg, struct text *out)
+{
+    out->len = strlen(arg);
+    out->bytes = malloc(out->len + 1);
+    if (!out->bytes)
+        return fail(c, EXIT_MEMORY, NULL, c->command, "no memory for the text");
+    memcpy(out->bytes, arg, out->len + 1);
+    return 0;
+}
+
+int text_read(struct cli *c, unsigned index, struct text *out)
+{
+    const char *arg = c->opts.n_args > index ? c->opts.arg[index] : NULL;
+    int rc;
+
+    if (arg && c->opts.file)
+        return fail(c, EXIT_USAGE, NULL, c->command, "both a text and --file are given");
+    if (arg && strcmp(arg, "-"))
+        rc = copy_text(c, arg, out);
+    else if (arg || c->opts.file)
+        rc = read_file(c, c->opts.file ? c->opts.file : "-", out);
+    else if (isatty(0))
+        return fail(c, EXIT_USAGE, NULL, c->command,
+                    "no text: give it as an argument, with --file, or pipe it in");
+    else
+        rc = read_file(c, "-", out);
+    while (!rc && out->len && out->bytes[out->len - 1] == '\n') {
+        out->len--;
+        if (out->len && out->bytes[out->len - 1] == '\r')
+            out->len--;
+    }
+    return rc;
+}
+
+/* The id of the control text [BOS], in front. */
+static int add_bos(struct cli *c, const waste_tokenizer *t, struct ids *ids)
+{
+    int32_t bos[8];
+    size_t n = 0;
+
+    if (waste_encode(t, WASTE_MARKUP, "[BOS]", 5, bos, 8, &n) != WASTE_OK || n != 1)
+        return fail(c, EXIT_UNSUPPORTED, NULL, "--bos", "this model has no token [BOS]");
+    memmove(ids->id + 1, ids->id, ids->n * sizeof(*ids->id));
+    ids->id[0] = bos[0];
+    ids->n++;
+    return 0;
+}
+
+static int encode(struct cli *c, const waste_tokenizer *t, const struct text *text, bool markup,
+                  struct ids *out)
+{
+    size_t cap = text->len; /* a token is at least a byte */
+    waste_status st;
+
+    out->id = malloc((cap + 1) * sizeof(*out->id)); /* and room for [BOS] */
+    if (!out->id)
+        return fail(c, EXIT_MEMORY, NULL, c->command, "no memory for %zu tokens", cap);
+    out->n = 0;
+    if (text->len) {
+        st = waste_encode(t, markup ? WASTE_MARKUP : WASTE_CONTENT, text->bytes, text->len, out->id,
+                          cap, &out->n);
+        if (st != WASTE_OK)
+            return fail(c, exit_of_status(st), NULL, "tokenizer", "%s", waste_strerror(st));
+    }
+    return c->opts.bos ? add_bos(c, t, out) : 0;
+}
+
+static int encode_with(struct cli *c, const char *path, const struct text *text, bool markup,
+                       struct ids *out)
+{
+    waste_tokenizer *t;
+    waste_status st = waste_tokenizer_open(path, &t);
+    int rc;
+
+    if (st != WASTE_OK)
+        return fail_status(c, st, NULL, path);
+    rc = encode(c, t, text, markup, out);
+    waste_tokenizer_close(t);
+    return rc;
+}
+
+static int given_ids(struct cli *c, struct ids *out)
+{
+    struct err e;
+
+    if (c->opts.bos)
+        return fail(c, EXIT_USAGE, NULL, c->command, "--bos goes with text, not with --ids");
+    if (ids_parse(&out->id, &out->n, c->opts.ids, strlen(c->opts.ids), &e))
+        return fail_err(c, &e, "--ids");
+    return 0;
+}
+
+int prompt_read(struct cli *c, const char *path, unsigned index, bool markup_default,
+                struct ids *out)
+{
+    bool markup = c->opts.markup_set ? c->opts.markup : markup_default;
+    struct ids ids = {NULL, 0};
+    struct text text = {NULL, 0};
+    int rc;
+
+    if (c->opts.ids && (c->opts.n_args > index || c->opts.file))
+        return fail(c, EXIT_USAGE, NULL, c->command, "both text and --ids are given");
+    if (c->opts.ids) {
+        rc = given_ids(c, &ids);
+    } else {
+        rc = text_read(c, index, &text);
+        if (!rc)
+            rc = encode_with(c, path, &text, markup, &ids);
+        free(text.bytes);
+    }
+    if (rc) {
+        free(ids.id);
+        return rc;
+    }
+    *out = ids;
+    return 0;
+}

@@ -1,0 +1,62 @@
+/* cli/say.h - what a command tells: one JSON object, notes beside the result, and why it failed.
+ *
+ * `struct cli` is what every command gets; it returns an exit code of the list below. Errors are
+ * one line, "waste: WHAT: detail", and perhaps a hint; under --json one object, on standard error.
+ */
+#ifndef CLI_SAY_H
+#define CLI_SAY_H
+
+#include <jansson.h>
+
+#include "base/err.h"
+#include "cli/bar.h"
+#include "cli/opts.h"
+#include "cli/term.h"
+#include "waste.h"
+
+enum {
+    EXIT_RUNTIME = 1,
+    EXIT_USAGE = 2,
+    EXIT_MEMORY = 3, /* does not fit */
+    EXIT_DAMAGED = 4,
+    EXIT_BUSY = 5,
+    EXIT_UNSUPPORTED = 6,
+    EXIT_INTERRUPTED = 130,
+};
+
+struct cli {
+    const char *command; /* its name */
+    struct opts opts;
+    struct term term;
+    struct bar bar;
+    uint64_t prompt_done, prompt_total; /* tokens; for the bar, while a prompt takes many calls */
+};
+
+int exit_of_status(waste_status st);
+int exit_of_err(int code);
+
+/* Say why it failed; returns exit_code. hint may be NULL. Nothing is said when the failure is that
+ * standard output went away or the user interrupted (exit codes EXIT_INTERRUPTED). */
+int fail(struct cli *c, int exit_code, const char *hint, const char *what, const char *fmt, ...)
+    __attribute__((format(printf, 5, 6)));
+/* The same from a waste.h call. ctx NULL: the calling thread's last failure. */
+int fail_status(struct cli *c, waste_status st, const waste_ctx *ctx, const char *what);
+int fail_err(struct cli *c, const struct err *e, const char *what);
+/* Standard output does not take what we write. */
+int fail_output(struct cli *c);
+
+/* A line on standard error; nothing under --quiet or --json. */
+void note(struct cli *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* Print an object as one line on standard output; takes the reference. NULL (no memory) is an
+ * error. Returns 0 or an exit code. */
+int say_json(struct cli *c, json_t *object);
+
+/* A JSON string of bytes that may not be UTF-8: U+FFFD stands for what is not. */
+json_t *json_text(const char *bytes, size_t len);
+/* A JSON integer, or a string of digits above 2^63 - 1. */
+json_t *json_u64(uint64_t v);
+/* A JSON number, or null for what JSON cannot say. */
+json_t *json_f64(double v);
+
+#endif

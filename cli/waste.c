@@ -1,0 +1,206 @@
+/* cli/waste.c - the command table, and main. */
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/cmd.h"
+#include "cli/nearest.h"
+
+extern char **environ;
+
+#define N_ELEMS(a) (sizeof(a) / sizeof((a)[0]))
+
+static int cmd_help(struct cli *c);
+
+static const struct command {
+    const char *name;
+    unsigned bit;
+    int (*run)(struct cli *c);
+    unsigned min_args, max_args; /* positionals after the name */
+    const char *args, *summary, *text, *examples;
+} commands[] = {
+    {"run", CMD_RUN, cmd_run, 1, 2, "MODEL [PROMPT]", "continue a text",
+     "The prompt is an argument, --file, or what is piped in; newlines at its end are\n"
+     "removed. The answer goes to standard output as it is made, everything else to\n"
+     "standard error. Ctrl-C ends the answer, a second one the program.",
+     "  waste run demo \"Once upon a time\" -n 60\n"
+     "  waste run k3.waste --file question.txt --budget 46G --temp 0.7 --stop END\n"
+     "  echo 2 + 2 = | waste run k3.waste --json -n 4\n"},
+    {"eval", CMD_EVAL, cmd_eval, 1, 2, "MODEL [PROMPT]", "what the model expects next",
+     "The likeliest next tokens after a prompt, with logit and probability.",
+     "  waste eval demo \"The capital of France is\" --top-k 5\n"
+     "  waste eval demo --ids \"3 7 11\" --json --logits\n"},
+    {"tokenize", CMD_TOKENIZE, cmd_tokenize, 1, 2, "MODEL [TEXT]", "text to token ids",
+     "Reads the tokenizer only, not the model.",
+     "  waste tokenize demo \"Hello\"\n"
+     "  waste tokenize k3.waste --content --file user.txt\n"},
+    {"detokenize", CMD_DETOKENIZE, cmd_detokenize, 1, ~0u, "MODEL [IDS]", "token ids to text",
+     "Ids are separated by spaces, commas or newlines. Bytes come out as they are;\n"
+     "under --json, what is not UTF-8 is replaced.",
+     "  waste detokenize demo 9906 1917\n"},
+    {"plan", CMD_PLAN, cmd_plan, 1, 1, "MODEL", "what a model needs, before anything is loaded",
+     "MODEL may also be a release's config.json, or its directory, before the rest is\n"
+     "downloaded. Under --json the exit code is 1 if the budget is below the floor.",
+     "  waste plan k3.waste --budget 46G\n"
+     "  waste plan config.json --ctx 32768 --drive 7GB/s\n"
+     "  waste plan k3.waste --measure\n"},
+    {"info", CMD_INFO, cmd_info, 1, 1, "MODEL", "what a container holds",
+     "From the manifest and the sizes of files; nothing is loaded.", "  waste info k3.waste\n"},
+    {"verify", CMD_VERIFY, cmd_verify, 1, 1, "MODEL", "check every byte that can be checked",
+     "Header and checksum of every expert, all codebooks, all scales of the trunk.\n"
+     "Exit code 4: damage was found; 1: something could not be read.",
+     "  waste verify k3.waste\n"
+     "  waste verify k3.waste --headers --json\n"},
+    {"synth", CMD_SYNTH, cmd_synth, 1, 1, "MODEL",
+     "make a container of a real shape, filled with noise",
+     "To measure a machine before a terabyte is downloaded. The same options give the\n"
+     "same bytes; an interrupted run is continued by the same command.",
+     "  waste synth noise.waste --shape kimi-linear-48b --layers 4\n"},
+    {"version", CMD_VERSION, cmd_version, 0, 0, "", "version and build", NULL, NULL},
+    {"help", CMD_HELP, cmd_help, 0, 1, "[COMMAND]", "this text, or a command's", NULL, NULL},
+};
+
+/* Commands of later versions, and of other programs. */
+static const char *const later_commands[] = {"bench",   "chat",   "config",
+                                             "convert", "doctor", "serve"};
+
+static const struct command *command_named(const char *name)
+{
+    for (size_t i = 0; i < N_ELEMS(commands); i++) {
+        if (!strcmp(commands[i].name, name))
+            return &commands[i];
+    }
+    return NULL;
+}
+
+static void print_usage(FILE *to)
+{
+    fputs("waste runs Mixture-of-Experts models whose experts stay on disk.\n\n"
+          "Usage: waste COMMAND [OPTIONS] ...\n\n",
+          to);
+    for (size_t i = 0; i < N_ELEMS(commands); i++) {
+        char left[40];
+
+        snprintf(left, sizeof(left), "%s %s", commands[i].name, commands[i].args);
+        fprintf(to, "  %-22s %s\n", left, commands[i].summary);
+    }
+    fputs("\nMODEL is a container's directory, or the bare name of one that is installed.\n"
+          "`waste help COMMAND` has the options and examples of a command.\n",
+          to);
+}
+
+static void print_command(FILE *to, const struct command *k)
+{
+    fprintf(to, "Usage: waste %s %s%s[OPTIONS]\n\n%s\n", k->name, k->args, *k->args ? " " : "",
+            k->text ? k->text : k->summary);
+    opts_help(to, k->bit);
+    if (k->examples)
+        fprintf(to, "\nExamples:\n%s", k->examples);
+    if (k->bit & (CMD_RUN | CMD_EVAL))
+        fputs("\nExit codes: 0 done, 1 failed, 2 misused, 3 does not fit in memory, 4 damaged\n"
+              "container, 5 busy, 6 unsupported, 130 interrupted.\n",
+              to);
+}
+
+static int unknown_command(struct cli *c, const char *name)
+{
+    const char *names[N_ELEMS(commands)];
+
+    for (size_t i = 0; i < N_ELEMS(later_commands); i++) {
+        if (!strcmp(later_commands[i], name))
+            return fail(c, EXIT_USAGE, NULL, name, "not in this version");
+    }
+    for (size_t i = 0; i < N_ELEMS(commands); i++)
+        names[i] = commands[i].name;
+    return fail(c, EXIT_USAGE, NULL, name, "unknown command (did you mean %s?)",
+                nearest_name(name, names, N_ELEMS(commands)));
+}
+
+static int cmd_help(struct cli *c)
+{
+    const struct command *k = NULL;
+
+    if (c->opts.n_args > 1) {
+        k = command_named(c->opts.arg[1]);
+        if (!k)
+            return unknown_command(c, c->opts.arg[1]);
+    }
+    if (k)
+        print_command(stdout, k);
+    else
+        print_usage(stdout);
+    return term_flush(&c->term) ? 0 : fail_output(c);
+}
+
+static int run_command(struct cli *c, const struct command *k)
+{
+    unsigned n = c->opts.n_args - 1;
+    struct err e;
+
+    c->command = k->name;
+    if (c->opts.help) {
+        print_command(stdout, k);
+        return term_flush(&c->term) ? 0 : fail_output(c);
+    }
+    if (opts_apply(&c->opts, k->bit, k->name, &e))
+        return fail_err(c, &e, k->name);
+    if (n < k->min_args)
+        return fail(c, EXIT_USAGE, NULL, k->name, "MODEL is missing; usage: waste %s %s", k->name,
+                    k->args);
+    if (n > k->max_args)
+        return fail(c, EXIT_USAGE, NULL, k->name,
+                    "\"%s\" is one argument too many; usage: waste %s %s",
+                    c->opts.arg[1 + k->max_args], k->name, k->args);
+    return k->run(c);
+}
+
+static int dispatch(struct cli *c)
+{
+    const struct command *k;
+
+    if (!c->opts.n_args && c->opts.version)
+        c->opts.arg[c->opts.n_args++] = "version";
+    if (!c->opts.n_args && c->opts.help)
+        c->opts.arg[c->opts.n_args++] = "help";
+    if (!c->opts.n_args) {
+        print_usage(stderr);
+        return EXIT_USAGE;
+    }
+    if (!strcmp(c->opts.arg[0], "help"))
+        c->opts.help = false; /* `waste help run --help` asks once too often */
+    k = command_named(c->opts.arg[0]);
+    return k ? run_command(c, k) : unknown_command(c, c->opts.arg[0]);
+}
+
+/* Variables come first, so that flags win; help works whatever they say. */
+static int read_options(struct cli *c, int argc, char **argv)
+{
+    struct err env = {0}, e;
+    bool help;
+
+    opts_env(&c->opts, environ, &env);
+    if (opts_parse(&c->opts, argc, argv, &e)) {
+        for (int i = 1; i < argc; i++) /* an error before --json is one for a program, too */
+            c->opts.json |= !strcmp(argv[i], "--json");
+        return fail(c, exit_of_err(e.code), "`waste help COMMAND` lists what it understands.",
+                    c->opts.n_args ? c->opts.arg[0] : "options", "%s", e.text);
+    }
+    term_color(&c->term, c->opts.color);
+    help = c->opts.help || !c->opts.n_args || !strcmp(c->opts.arg[0], "help");
+    return env.code && !help ? fail_err(c, &env, "environment") : 0;
+}
+
+int main(int argc, char **argv)
+{
+    struct cli c = {.command = "waste"};
+    int rc;
+
+    term_open(&c.term);
+    opts_init(&c.opts);
+    rc = read_options(&c, argc, argv);
+    bar_open(&c.bar, &c.term, c.opts.quiet, c.opts.json);
+    if (!rc)
+        rc = dispatch(&c);
+    bar_end(&c.bar);
+    opts_release(&c.opts);
+    return rc;
+}
