@@ -247,11 +247,12 @@ static int set_sampling(struct run *r)
 static void banner_sampling(struct cli *c)
 {
     if (c->opts.temp <= 0)
-        note(c, "choosing the likeliest token\n");
+        note(c, "choosing the likeliest token");
     else
-        note(c, "choosing temperature %g, top-p %g, top-k %lld, min-p %g, seed %llu\n",
-             c->opts.temp, c->opts.top_p, (long long)(c->opts.top_k > 0 ? c->opts.top_k : 0),
-             c->opts.min_p, (unsigned long long)c->opts.seed);
+        note(c, "choosing temperature %g, top-p %g, top-k %lld, min-p %g, seed %llu", c->opts.temp,
+             c->opts.top_p, (long long)(c->opts.top_k > 0 ? c->opts.top_k : 0), c->opts.min_p,
+             (unsigned long long)c->opts.seed);
+    note(c, "%s", ""); /* a line between this and the answer */
 }
 
 static double rate(double n, double seconds)
@@ -287,7 +288,8 @@ static void closing_line(const struct run *r, const waste_counters *d)
     double n_decode = r->n_generated > 1 ? r->n_generated - 1 : 0;
     char bytes[UNITS_TEXT];
 
-    note(r->c, "\nprompt   %zu tokens, %.2f tok/s", r->prompt.n, rate(r->n_prompt, r->prefill_s));
+    note(r->c, "%s", "");
+    note(r->c, "prompt   %zu tokens, %.2f tok/s", r->prompt.n, rate(r->n_prompt, r->prefill_s));
     note(r->c, "answer   %u tokens, %.2f tok/s, ended by %s%s%s%s", r->n_generated,
          rate(n_decode, r->decode_s), end_text[r->end], r->end == END_STRING ? " \"" : "",
          r->end == END_STRING ? r->c->opts.stop[r->answer.matched] : "",

@@ -49,11 +49,12 @@ static void found(struct verify *v, int layer, int expert, const struct err *e)
     pthread_mutex_unlock(&v->lock);
 }
 
-static int read_part(const struct file *f, uint8_t *record, uint64_t offset, uint32_t from,
-                     uint32_t to, struct err *e)
+static int read_part(struct verify *v, const struct file *f, uint8_t *record, uint64_t offset,
+                     uint32_t from, uint32_t to, struct err *e)
 {
     int status = file_pread(f, record + from, to - from, offset + from);
 
+    atomic_fetch_add(&v->progress.bytes, status ? 0 : to - from);
     return status ? err_sys(e, -status, "%s: bytes %llu...%llu", f->name,
                             (unsigned long long)(offset + from), (unsigned long long)(offset + to))
                   : 0;
@@ -67,10 +68,10 @@ static int read_record(struct verify *v, const struct file *f, uint8_t *record, 
     uint32_t scales = l->scale_off[MATRIX_GATE] / FORMAT_PAGE * FORMAT_PAGE;
 
     if (!v->c->opts.headers || scales <= FORMAT_PAGE)
-        return read_part(f, record, offset, 0, l->bytes, e);
-    if (read_part(f, record, offset, 0, FORMAT_PAGE, e))
+        return read_part(v, f, record, offset, 0, l->bytes, e);
+    if (read_part(v, f, record, offset, 0, FORMAT_PAGE, e))
         return e->code;
-    return read_part(f, record, offset, scales, l->bytes, e);
+    return read_part(v, f, record, offset, scales, l->bytes, e);
 }
 
 static void check_record(struct verify *v, uint64_t i, uint8_t *record)
@@ -91,7 +92,6 @@ static void check_record(struct verify *v, uint64_t i, uint8_t *record)
     if (e.code)
         found(v, (int)layer, (int)expert, &e);
     atomic_fetch_add(&v->progress.done, 1);
-    atomic_fetch_add(&v->progress.bytes, at.length);
 }
 
 static void *check_records(void *arg)

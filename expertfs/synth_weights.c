@@ -23,6 +23,7 @@
  */
 #define EMBED_STD      0.7
 #define MIX_STD        0.64 /* what an attention block adds to the stream */
+#define MIX_STD_ALONE  0.3 /* the same without KDA layers: averages over all tokens, always alike */
 #define FFN_STD        0.25
 #define QKV_STD        0.3 /* before the convolution and SiLU of KDA: small, nearly linear */
 #define GATE_STD       1.0 /* inputs of sigmoids and SiLUs */
@@ -208,7 +209,7 @@ static void add_mla(struct list *l, unsigned L)
         add_matrix(l, heads * s->v_dim, h, 1, GATE_STD, at, L, "g_proj");
         in *= RMS_KDA;
     }
-    add_matrix(l, h, heads * s->v_dim, in, MIX_STD, at, L, "o_proj");
+    add_matrix(l, h, heads * s->v_dim, in, s->last_full ? MIX_STD : MIX_STD_ALONE, at, L, "o_proj");
 }
 
 static void add_mlp(struct list *l, uint32_t inter, double out, unsigned L, const char *where)

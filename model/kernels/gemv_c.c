@@ -20,8 +20,25 @@ enum {
     CHUNK_GROUPS = 32, /* of all vectors of a tile together: 16 KiB of x */
 };
 
-/* Code of step j, lanes [part * VEC, ...), as floats. */
-INLINE vec codes(const int fmt, const uint8_t *group, unsigned part, unsigned j)
+/* The sixteen words of a Q4G or Q3G group, lanes [part * VEC, ...); step j is a field of each. */
+INLINE uvec words(const int fmt, const uint8_t *group, unsigned part)
+{
+    uvec w = {0};
+
+    if (fmt == FMT_Q4G) {
+        memcpy(&w, group + part * sizeof(w), sizeof(w));
+        w = w ^ 0x88888888u; /* fields 0...15 stand for -8...7 */
+    } else if (fmt == FMT_Q3G) {
+        const uint8_t *b = group + (size_t)part * VEC * 3;
+
+        for (unsigned l = 0; l < VEC; l++)
+            w[l] = b[3 * l] | (uint32_t)b[3 * l + 1] << 8 | (uint32_t)b[3 * l + 2] << 16;
+    }
+    return w;
+}
+
+/* Codes of step j of those lanes, as floats. */
+INLINE vec codes(const int fmt, const uint8_t *group, uvec words, unsigned part, unsigned j)
 {
     ivec q;
 
@@ -31,16 +48,9 @@ INLINE vec codes(const int fmt, const uint8_t *group, unsigned part, unsigned j)
         for (unsigned l = 0; l < VEC; l++)
             q[l] = b[l];
     } else if (fmt == FMT_Q4G) {
-        uvec w;
-
-        memcpy(&w, group + part * sizeof(w), sizeof(w));
-        q = (ivec)((w ^ 0x88888888u) << (28 - 4 * j)) >> 28; /* 0...15 stands for -8...7 */
+        q = (ivec)(words << (28 - 4 * j)) >> 28;
     } else {
-        const uint8_t *b = group + (size_t)part * VEC * 3;
-
-        for (unsigned l = 0; l < VEC; l++)
-            q[l] = b[3 * l] | b[3 * l + 1] << 8 | b[3 * l + 2] << 16;
-        q = (q >> (3 * j) & 7) - 4;
+        q = (ivec)(words >> (3 * j) & 7) - 4;
     }
     return __builtin_convertvector(q, vec);
 }
@@ -86,11 +96,13 @@ INLINE void row_groups(const int fmt, float *acc, const float *steps, const uint
             a[t] = lanes_load(acc + t * LANES + part * VEC);
         for (uint32_t g = 0; g < n; g++) {
             const float *x = steps + (size_t)g * T * FORMAT_GROUP + part * VEC;
+            const uint8_t *group = row + g * group_bytes(fmt);
+            uvec w = words(fmt, group, part);
             vec p[TILE_VECTORS] = {0};
 
 #pragma GCC unroll 8
             for (unsigned j = 0; j < STEPS; j++) {
-                vec q = codes(fmt, row + g * group_bytes(fmt), part, j);
+                vec q = codes(fmt, group, w, part, j);
 
 #pragma GCC unroll 8
                 for (unsigned t = 0; t < T; t++)
@@ -141,9 +153,9 @@ INLINE void gemv_grouped(const int fmt, float *y, size_t y_stride, const float *
     for (uint32_t r = r0; r < r1; r += TILE_ROWS) {
         uint32_t n = min_u32(r1 - r, TILE_ROWS), t = 0;
 
-        for (; t + 8 <= T; t += 8)
+        for (; FMA_IS_FAST && t + 8 <= T; t += 8)
             tile(fmt, y + t * y_stride, y_stride, x + t * x_stride, x_stride, 8, w, r, n);
-        for (; t + 4 <= T; t += 4)
+        for (; FMA_IS_FAST && t + 4 <= T; t += 4)
             tile(fmt, y + t * y_stride, y_stride, x + t * x_stride, x_stride, 4, w, r, n);
         for (; t < T; t++)
             tile(fmt, y + t * y_stride, y_stride, x + t * x_stride, x_stride, 1, w, r, n);
@@ -215,11 +227,12 @@ INLINE void axpy_grouped(const int fmt, float *out, const float *x, const struct
             for (uint32_t i = 0; i < n; i++) {
                 size_t r = (size_t)r0 + i;
                 const uint8_t *group = w->data + r * w->row_bytes + g * group_bytes(fmt);
+                uvec word = words(fmt, group, part);
                 vec xs = lanes_all(x[i] * half_to_f32(w->scale[r * w->groups + g]));
 
 #pragma GCC unroll 8
                 for (unsigned j = 0; j < STEPS; j++)
-                    a[j] = lanes_fma(xs, codes(fmt, group, part, j), a[j]);
+                    a[j] = lanes_fma(xs, codes(fmt, group, word, part, j), a[j]);
             }
 #pragma GCC unroll 8
             for (unsigned j = 0; j < STEPS; j++)

@@ -22,12 +22,19 @@
 
 #if defined(__AVX512F__)
 enum { VEC = 16 };
-#elif defined(__AVX2__)
+#elif defined(__AVX2__) && defined(__FMA__)
 enum { VEC = 8 };
 #else
 enum { VEC = 4 };
 #endif
 enum { LANES = 16, PARTS = LANES / VEC };
+
+/* Whether fmaf is an instruction; otherwise it is a call and everything else is free. */
+#if defined(__FMA__) || defined(__aarch64__)
+enum { FMA_IS_FAST = 1 };
+#else
+enum { FMA_IS_FAST = 0 };
+#endif
 
 typedef float vec __attribute__((vector_size(4 * VEC)));
 typedef int32_t ivec __attribute__((vector_size(4 * VEC)));
@@ -64,7 +71,7 @@ INLINE vec lanes_fma(vec a, vec b, vec c)
 #elif defined(__AVX2__) && defined(__FMA__)
     return _mm256_fmadd_ps(a, b, c);
 #elif defined(__aarch64__)
-    return vfmaq_f32(c, a, b);
+    return (vec)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
 #else
     for (unsigned l = 0; l < VEC; l++)
         c[l] = fmaf(a[l], b[l], c[l]);

@@ -638,8 +638,8 @@ static void nothing_to_choose_from_is_an_error(void **state)
     refused(&s, logits, 3, "every id is masked");
 }
 
-/* Legal settings can take a logit beyond the largest number: that is an error or a choice, and never
- * an id that does not exist (it was -1, and read before the first logit). */
+/* Legal settings can take a logit beyond the largest number: that is an error or a choice, and
+ * never an id that does not exist (it was -1, and read before the first logit). */
 static void settings_that_overflow_choose_an_id_or_fail(void **state)
 {
     static const int32_t recent[1] = {0};

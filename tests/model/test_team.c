@@ -1,5 +1,5 @@
-/* test_team.c - every item exactly once, threads where they were put, and a caller that finds itself
- * as it was. */
+/* test_team.c - every item exactly once, threads where they were put, and a caller that finds
+ * itself as it was. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -366,7 +366,7 @@ static void an_impossible_cpu_is_an_error_and_leaves_no_thread(void **state)
         if (!CPU_ISSET(i, &before))
             gone = i;
     if (gone == CPU_SETSIZE)
-        skip(); /* a machine that has them all */
+        skip();                                 /* a machine that has them all */
     for (unsigned at = 0; at <= cpus.n; at++) { /* first, between, last */
         struct cpu_list bad = cpus;
 

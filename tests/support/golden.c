@@ -26,7 +26,7 @@ void golden_open(struct golden *g, const char *path)
 {
     FILE *f = fopen(path, "rb");
     struct bytes b;
-    long n;
+    long n = 0;
 
     if (!f || fseek(f, 0, SEEK_END) || (n = ftell(f)) < 24 || fseek(f, 0, SEEK_SET))
         die("cannot read", path);
