@@ -1,5 +1,6 @@
-/* model/context.h - what waste_ctx is, shared by the files that implement waste.h: api.c (open,
- * plan, inform), api_step.c (sessions and passes), api_text.c (text and ids). */
+/* model/context.h - what waste_ctx is, shared by the files that implement waste.h: api.c
+ * (statuses, information), api_plan.c, api_open.c, api_step.c, api_generate.c (sessions and
+ * passes), api_text.c (text and ids). */
 #ifndef MODEL_CONTEXT_H
 #define MODEL_CONTEXT_H
 
@@ -63,6 +64,28 @@ struct waste_ctx {
     const waste_item *items; /* of the running step, for cancellation */
     size_t n_items, item_stride;
 };
+
+struct wish { /* cfg and opts, resolved against this machine */
+    waste_cfg cfg;
+    waste_opts opts;
+    struct cpu_list cpus;
+    unsigned n_threads, ctx, cpu;
+    enum profile profile;
+    const struct policy_ops *policy;
+};
+
+/* api_plan.c */
+int wish_of(struct wish *w, const waste_cfg *cfg, const waste_opts *opts, struct err *e);
+/* why: which limit decided how much RAM is usable. */
+struct plan_request request_of(const struct wish *w, char *why, unsigned why_bytes);
+void memplan_of(waste_memplan *out, const struct plan *p);
+/* Parameters of n experts in each MoE layer. */
+uint64_t expert_params(const struct hparams *hp, unsigned n);
+
+/* api_step.c: feed all of an item's ids, in as many passes as it takes; the last one brings what it
+ * wants. A call that ran passes ends with step_end, which spends a cancellation. */
+int step_feed(waste_ctx *ctx, waste_item *it, struct err *e);
+waste_status step_end(waste_ctx *ctx, int rc, struct err *e);
 
 waste_status status_of(int code);
 /* Keep the error for waste_error_detail; returns its status. */

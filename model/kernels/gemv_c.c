@@ -9,6 +9,7 @@
 #include <stdalign.h>
 #include <string.h>
 
+#include "base/bytes.h"
 #include "base/half.h"
 #include "model/kernels/lanes.h"
 #include "model/kernels/level.h"
@@ -32,7 +33,7 @@ INLINE uvec words(const int fmt, const uint8_t *group, unsigned part)
         const uint8_t *b = group + (size_t)part * VEC * 3;
 
         for (unsigned l = 0; l < VEC; l++)
-            w[l] = b[3 * l] | (uint32_t)b[3 * l + 1] << 8 | (uint32_t)b[3 * l + 2] << 16;
+            w[l] = load_le32(b + 3 * l); /* 24 bits and a byte more: the row has a guard byte */
     }
     return w;
 }

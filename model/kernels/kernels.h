@@ -22,7 +22,7 @@ enum profile { PROFILE_F32, PROFILE_DIRECT, PROFILE_I16, PROFILE_I8, PROFILES };
 struct rvq_shape {
     uint32_t rows, cols;      /* cols is a multiple of 8; positions = cols / 8 */
     uint32_t stages, entries; /* 1...8, 1...256 */
-    uint32_t cell_bytes;      /* index bytes per (row, position): stages, or 3 for four 6-bit ones */
+    uint32_t cell_bytes; /* index bytes per (row, position): stages, or 3 for four 6-bit ones */
 };
 
 /* Bytes rvq_prepare fills, for the plan; a multiple of 64. */
@@ -30,13 +30,14 @@ typedef size_t rvq_prepared_bytes_fn(const struct rvq_shape *shape);
 
 /* What depends on x alone, positions [p0, p1); shared by every matrix with this codebook. p0 and
  * p1 are multiples of 32 or the end: a block of 32 positions has one scale. x: [cols]; codebook:
- * [stages][entries][8] f32, which must outlive `prepared` (the direct profile points into it). */
+ * [stages][entries][8] f32, which must outlive `prepared` (the direct profile points into it).
+ * prepared: 64-byte aligned. Uses up to 330 KiB of stack. */
 typedef void rvq_prepare_fn(void *prepared, const float *x, const float *codebook,
                             const struct rvq_shape *shape, uint32_t p0, uint32_t p1);
 
 /* y[r] = scale[r] * sum over p, s of dot(x[8p ... 8p+7], codebook[s][index(r, p, s)]), r in
- * [r0, r1), r0 a multiple of 64. index: [row block of 64][position][row in block][cell_bytes];
- * scale: f16. */
+ * [r0, r1), r0 a multiple of 64. index: [row block of 64][position][row in block][cell_bytes],
+ * of the whole matrix, every index below entries; scale: f16. */
 typedef void rvq_rows_fn(float *y, const void *prepared, const uint8_t *index,
                          const uint16_t *scale, const struct rvq_shape *shape, uint32_t r0,
                          uint32_t r1);
@@ -66,7 +67,7 @@ typedef void delta_heads_fn(float *o, float *to, const float *from, const float 
                             const float *v, const float *d, const float *beta, uint32_t T,
                             const struct delta_shape *shape, uint32_t h0, uint32_t h1);
 
-/* One query against positions [0, n_keys) in fixed blocks of 256, merged in block order.
+/* One query against positions [0, n_keys), n_keys >= 1, in fixed blocks of 256, merged in order.
  *   s_j = dot(q, key_j) * scale;  out = sum_j softmax_j(s) value_j
  * q: [width] padded to 16 with +0; key_j = keys + j * stride, width floats, readable and +0 up to a
  * multiple of 16; value_j = its first value_width floats. out: [value_width]. scratch:
@@ -100,19 +101,19 @@ struct kernels {
     /* y[i] = ((beta * tanh(g / beta)) * sigmoid(g)) * (lambda * tanh(u / lambda)); lambda 0: u. */
     void (*situ_mul)(float *y, const float *g, const float *u, uint32_t n, float beta,
                      float lambda);
-    void (*sigmoid)(float *y, const float *x, uint32_t n);         /* y may be x */
-    void (*sigmoid_mul)(float *y, const float *gate, uint32_t n);  /* y[i] *= sigmoid(gate[i]) */
+    void (*sigmoid)(float *y, const float *x, uint32_t n);        /* y may be x */
+    void (*sigmoid_mul)(float *y, const float *gate, uint32_t n); /* y[i] *= sigmoid(gate[i]) */
     /* Depthwise causal convolution, then SiLU, of one token; window: [taps - 1][n], the previous
      * pre-activation projections, oldest first; x: [n] the newest; w: [n][taps], the last tap
-     * meets the newest. out may not be x. */
+     * meets the newest. out may be neither. */
     void (*conv_silu)(float *out, const float *window, const float *x, const float *w, uint32_t n,
                       uint32_t taps);
     /* d[i] = exp(-(ea * softplus(z[i]))), or with lower_bound < 0 exp(lower_bound *
      * sigmoid(ea * z[i])); z[i] = x[i] + bias[i]. ea = exp(A_log) of the head. */
     void (*decay)(float *d, const float *x, const float *bias, float ea, float lower_bound,
                   uint32_t n);
-    void (*axpy)(float *y, float a, const float *x, uint32_t n); /* y[i] = fma(a, x[i], y[i]) */
-    void (*add)(float *y, const float *x, uint32_t n);           /* y[i] = y[i] + x[i] */
+    void (*axpy)(float *y, float a, const float *x, uint32_t n);  /* y[i] = fma(a, x[i], y[i]) */
+    void (*add)(float *y, const float *x, uint32_t n);            /* y[i] = y[i] + x[i] */
     void (*scale)(float *y, float a, const float *x, uint32_t n); /* y[i] = a * x[i]; may alias */
 };
 

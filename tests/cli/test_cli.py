@@ -363,8 +363,10 @@ def test_a_closed_stdout_never_becomes_another_file(copy):
 
 
 def interrupt(args, ready, **kw):
+    # a shell starts background jobs with SIGINT ignored, and the program respects that
     child = subprocess.Popen([BINARY, *map(str, args)], stdout=subprocess.PIPE,
-                             stderr=subprocess.PIPE, env=clean_env(), **kw)
+                             stderr=subprocess.PIPE, env=clean_env(),
+                             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL), **kw)
     ready(child)
     begun = time.monotonic()
     child.send_signal(signal.SIGINT)

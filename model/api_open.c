@@ -1,0 +1,362 @@
+/* api_open.c - opening and closing a model: a part of waste.h (see context.h). */
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "model/context.h"
+
+enum {
+    LOOKAHEAD_DEFAULT = 6,
+    DEPTH_MAX = 32,
+    FLIGHT_BYTES = 32 << 20, /* in flight before a drive is measured */
+};
+
+void ctx_poll(void *arg)
+{
+    waste_ctx *ctx = arg;
+    uint64_t now = now_ns();
+    bool wanted = ctx->n_items == 0; /* nothing runs that could be unwanted */
+
+    for (size_t i = 0; i < ctx->n_items; i++) {
+        const waste_item *it =
+            (const waste_item *)(const void *)((const char *)ctx->items + i * ctx->item_stride);
+
+        wanted |= !atomic_load(&it->session->s.cancel);
+    }
+    if (!wanted) /* nobody waits for this pass any more */
+        atomic_store(&ctx->progress.cancel, true);
+    if (ctx->opts.progress && now - ctx->last_poll_ns >= 100000000u) {
+        waste_progress p = {.size = sizeof(p)};
+
+        ctx->last_poll_ns = now;
+        waste_progress_get(ctx, &p);
+        if (ctx->opts.progress(&p, ctx->opts.user))
+            atomic_store(&ctx->progress.cancel, true);
+    }
+}
+
+static void say(waste_ctx *ctx, int level, const char *text)
+{
+    if (ctx->opts.log && text[0])
+        ctx->opts.log(level, text, ctx->opts.user);
+}
+
+/* Ids that are never chosen: those without a meaning, and places of images. */
+static int masks_open(waste_ctx *ctx, struct err *e)
+{
+    static const char *const media[] = {"<|media_begin|>", "<|media_content|>", "<|media_end|>",
+                                        "<|media_pad|>"};
+    const struct tokenizer *t = ctx->tokenizer;
+    unsigned vocab = ctx->model.hp.vocab;
+
+    if (!t)
+        return 0;
+    ctx->never = malloc(vocab);
+    ctx->spared = calloc(1, vocab);
+    if (!ctx->never || !ctx->spared)
+        return err_set(e, ERR_NOMEM, "id masks");
+    for (unsigned i = 0; i < vocab; i++)
+        ctx->never[i] = i >= tokenizer_n_ranks(t);
+    for (unsigned i = 0; i < tokenizer_n_specials(t); i++) {
+        const char *text;
+        size_t len;
+        int32_t id;
+
+        tokenizer_special(t, i, &id, &text, &len);
+        ctx->never[id] = 0;
+        ctx->spared[id] = 1;
+        for (unsigned m = 0; m < sizeof(media) / sizeof(*media); m++)
+            if (len == strlen(media[m]) && !memcmp(text, media[m], len))
+                ctx->never[id] = 1;
+    }
+    return 0;
+}
+
+static int text_open(waste_ctx *ctx, struct err *e)
+{
+    const struct hparams *hp = &ctx->model.hp;
+    int rc = tokenizer_open(&ctx->tokenizer, container_dir(ctx->container), hp->vocab,
+                            &ctx->no_tokenizer);
+
+    if (rc && rc != ERR_UNSUPPORTED) {
+        *e = ctx->no_tokenizer;
+        return rc;
+    }
+    memcpy(ctx->stop, hp->eos, sizeof(hp->eos));
+    ctx->n_stop = hp->n_eos;
+    if (!ctx->n_stop && ctx->tokenizer && tokenizer_n_ranks(ctx->tokenizer) + 2 < hp->vocab)
+        ctx->stop[ctx->n_stop++] = (int32_t)tokenizer_n_ranks(ctx->tokenizer) + 2;
+    return masks_open(ctx, e);
+}
+
+static int plan_open(waste_ctx *ctx, const struct wish *w, struct err *e)
+{
+    const struct manifest *m = container_manifest(ctx->container);
+    char why[128];
+    struct plan_request q = request_of(w, why, sizeof(why));
+    int fd = open(container_dir(ctx->container), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int rc = facts_of_manifest(&ctx->facts, m, fd, e);
+
+    if (fd >= 0)
+        close(fd);
+    if (rc)
+        return rc;
+    plan_make(&ctx->plan, &ctx->facts, &q);
+    if (!ctx->plan.fits)
+        return err_set(e, ERR_BUDGET,
+                       "budget %.2f GiB is below the floor of %.2f GiB (trunk %.2f, state %.2f at "
+                       "%u positions, scratch %.2f, experts %.2f); \"waste plan\" has the details",
+                       (double)ctx->plan.budget / (1 << 30), (double)ctx->plan.floor / (1 << 30),
+                       (double)ctx->plan.trunk / (1 << 30), (double)ctx->plan.state / (1 << 30),
+                       w->ctx, (double)ctx->plan.scratch / (1 << 30),
+                       (double)ctx->plan.cache_min / (1 << 30));
+    mem_init(&ctx->mem, ctx->plan.budget);
+    return mem_charge(&ctx->mem, MEM_OTHER, ctx->plan.process, e);
+}
+
+struct load { /* trunk_load on a thread of its own, so that the host hears how far it is */
+    waste_ctx *ctx;
+    struct err e;
+};
+
+static void *load_thread(void *arg)
+{
+    struct load *l = arg;
+
+    trunk_load(l->ctx->trunk, &l->ctx->mem, &l->ctx->progress, &l->e);
+    return NULL;
+}
+
+static int trunk_load_watched(waste_ctx *ctx, struct err *e)
+{
+    struct load l = {.ctx = ctx};
+    struct timespec until;
+    pthread_t thread;
+
+    if (!ctx->opts.progress || pthread_create(&thread, NULL, load_thread, &l))
+        return trunk_load(ctx->trunk, &ctx->mem, &ctx->progress, e);
+    do {
+        ctx_poll(ctx);
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_nsec += 50000000;
+        until.tv_sec += until.tv_nsec / 1000000000;
+        until.tv_nsec %= 1000000000;
+    } while (pthread_timedjoin_np(thread, NULL, &until));
+    if (l.e.code)
+        *e = l.e;
+    return l.e.code;
+}
+
+static int weights_open(waste_ctx *ctx, struct err *e)
+{
+    size_t extra = weights_extra_bytes(&ctx->model.hp);
+
+    progress_begin(&ctx->progress, PHASE_OPEN, trunk_resident_bytes(ctx->trunk));
+    if (trunk_load_watched(ctx, e))
+        return e->code;
+    if (ctx->model.hp.n_experts && codebooks_open(&ctx->books, ctx->container, &ctx->mem, e))
+        return e->code;
+    if (extra && mem_map(&ctx->mem, MEM_TRUNK, extra, false, &ctx->extra, e))
+        return e->code;
+    weights_load(&ctx->model, ctx->container, ctx->trunk, ctx->books, ctx->extra);
+    return 0;
+}
+
+static int sessions_open(waste_ctx *ctx, unsigned n, struct err *e)
+{
+    ctx->session = calloc(n, sizeof(*ctx->session));
+    ctx->token = calloc(ctx->plan.rows, sizeof(*ctx->token));
+    ctx->span = calloc(n, sizeof(*ctx->span));
+    ctx->recent = calloc(ctx->ctx_tokens, sizeof(*ctx->recent));
+    if (!ctx->session || !ctx->token || !ctx->span || !ctx->recent)
+        return err_set(e, ERR_NOMEM, "%u sessions", n);
+    for (; ctx->n_sessions < n; ctx->n_sessions++) {
+        waste_session *s = &ctx->session[ctx->n_sessions];
+        void *memory;
+
+        if (mem_map(&ctx->mem, MEM_STATE, session_bytes(&ctx->model.hp, ctx->ctx_tokens), false,
+                    &memory, e))
+            return err_wrap(e, "session %u", ctx->n_sessions);
+        session_init(&s->s, &ctx->model.hp, ctx->ctx_tokens, memory);
+        s->memory = memory;
+        s->ctx = ctx;
+        s->s.sampler.never = ctx->never;
+        s->s.sampler.spared = ctx->spared;
+    }
+    ctx->session[0].s.open = true;
+    return 0;
+}
+
+static unsigned depth_of(const waste_ctx *ctx, unsigned asked)
+{
+    unsigned depth = asked ? asked : FLIGHT_BYTES / ctx->facts.record.bytes;
+
+    depth = depth < 2 ? 2 : depth > DEPTH_MAX && !asked ? DEPTH_MAX : depth;
+    return depth < ctx->plan.frames ? depth : ctx->plan.frames;
+}
+
+static int experts_open(waste_ctx *ctx, const struct wish *w, struct err *e)
+{
+    const struct file *const *files = container_files(ctx->container, &ctx->n_banks);
+    struct io_config io = {.files = files, .n_files = ctx->n_banks};
+    struct pool_config pool = {.policy = w->policy, .seed = 1};
+
+    if (!ctx->model.hp.n_experts)
+        return 0;
+    for (unsigned i = 0; i < ctx->n_banks; i++) {
+        ctx->n_direct += files[i]->direct;
+        if (!files[i]->direct && !ctx->direct_why[0])
+            snprintf(ctx->direct_why, sizeof(ctx->direct_why), "%s", files[i]->why);
+    }
+    if (frames_open(&ctx->frames, &ctx->mem, ctx->facts.record.bytes, ctx->plan.frames, e))
+        return err_wrap(e, "expert pool");
+    ctx->depth = depth_of(ctx, w->opts.io_depth);
+    io.depth = ctx->depth;
+    io.arena = ctx->frames.base;
+    io.arena_bytes = ctx->frames.frame_bytes * ctx->frames.n;
+    if (io_open(&ctx->io, w->opts.io_engine, &io, &ctx->io_report, e))
+        return e->code;
+    pool.io = ctx->io;
+    pool.frames = &ctx->frames;
+    pool.depth = ctx->depth;
+    if (pool_open(&ctx->pool, &pool, e))
+        return e->code;
+    return source_pool_open(&ctx->experts, ctx->container, ctx->pool, w->cfg.verify_records, e);
+}
+
+/* Width of the trunk's matrices: of the largest layer matrices, and of the head. */
+static void describe(waste_ctx *ctx)
+{
+    static const char *const fmt[] = {
+        [FMT_F32] = "F32", [FMT_Q8G] = "Q8G", [FMT_Q4G] = "Q4G", [FMT_Q3G] = "Q3G"};
+    const struct record_layout *r = &ctx->facts.record;
+    const struct layer *l = &ctx->model.layer[0];
+    const struct tensor *o = l->mix == MIX_KDA ? &l->kda.o : &l->mla.o;
+    int n = 0;
+
+    snprintf(ctx->arch, sizeof(ctx->arch), "%s", ctx->facts.arch);
+    if (ctx->model.hp.n_experts)
+        n = snprintf(ctx->quant, sizeof(ctx->quant), "experts %s (%u x %u, %g bits), ",
+                     r->index_bits == 6 ? "VQ4P"
+                     : r->stages == 2   ? "VQ2R"
+                                        : "VQ3R",
+                     r->stages, r->entries, (double)r->stages * r->index_bits / 8);
+    snprintf(ctx->quant + n, sizeof(ctx->quant) - (size_t)n, "trunk %s, head %s", fmt[o->fmt],
+             fmt[ctx->model.head.fmt]);
+}
+
+static int ctx_open(waste_ctx *ctx, const char *path, const struct wish *w, struct err *e)
+{
+    struct container_options co = {.direct = w->cfg.use_direct_io,
+                                   .exclusive = w->cfg.exclusive_open};
+
+    if (container_open(&ctx->container, path, &co, e))
+        return e->code;
+    say(ctx, 1, container_manifest(ctx->container)->warning);
+    if (hparams_read(&ctx->model.hp, container_manifest(ctx->container)->config, e) ||
+        trunk_open(&ctx->trunk, ctx->container, e) ||
+        weights_bind(&ctx->model, ctx->container, ctx->trunk, e))
+        return err_wrap(e, "%s", path);
+    kernels_init(&ctx->model.k, w->cpu, w->profile);
+    if (plan_open(ctx, w, e) || text_open(ctx, e) || weights_open(ctx, e) ||
+        sessions_open(ctx, w->opts.max_sessions, e))
+        return e->code;
+    struct act_shape shape = {ctx->plan.rows, ctx->n_sessions, w->n_threads};
+    if (act_open(&ctx->act, &ctx->mem, &ctx->model, shape, e) ||
+        team_open(&ctx->team, w->n_threads, w->cpus.n ? &w->cpus : NULL, e) ||
+        experts_open(ctx, w, e))
+        return e->code;
+    if (w->opts.route_trace && ctx->model.hp.n_experts &&
+        route_trace_open(&ctx->trace, w->opts.route_trace, &ctx->model.hp, e))
+        return e->code;
+    say(ctx, 1, ctx->io_report.steps);
+    describe(ctx);
+    progress_begin(&ctx->progress, PHASE_IDLE, 0);
+    return 0;
+}
+
+waste_status waste_open_ex(const char *path, const waste_cfg *cfg, const waste_opts *opts,
+                           waste_ctx **out)
+{
+    struct err e = {0};
+    struct wish w;
+    waste_ctx *ctx;
+
+    if (!out) {
+        err_set(&e, ERR_ARG, "waste_open: out is NULL");
+        return thread_fail(&e);
+    }
+    *out = NULL;
+    if (!path) {
+        err_set(&e, ERR_ARG, "waste_open: path is NULL");
+        return thread_fail(&e);
+    }
+    if (wish_of(&w, cfg, opts, &e))
+        return thread_fail(&e);
+    ctx = calloc(1, sizeof(*ctx));
+    if (!ctx) {
+        err_set(&e, ERR_NOMEM, "context");
+        return thread_fail(&e);
+    }
+    ctx->cfg = w.cfg;
+    ctx->opts = w.opts;
+    ctx->profile = w.profile;
+    ctx->n_threads = w.n_threads;
+    ctx->ctx_tokens = w.ctx;
+    ctx->lookahead = w.opts.lookahead < 0 ? LOOKAHEAD_DEFAULT : (unsigned)w.opts.lookahead;
+    ctx->counters.size = sizeof(ctx->counters);
+    if (ctx_open(ctx, path, &w, &e)) {
+        waste_close(ctx);
+        return thread_fail(&e);
+    }
+    ctx->cfg.cpu_list = NULL; /* the host's texts end with the call */
+    ctx->cfg.usage_path = NULL;
+    ctx->opts.io_engine = ctx->opts.numeric = ctx->opts.cpu_level = NULL;
+    ctx->opts.route_trace = NULL;
+    ctx->opts.policy = w.policy->name;
+    *out = ctx;
+    return WASTE_OK;
+}
+
+waste_status waste_open(const char *path, const waste_cfg *cfg, waste_ctx **out)
+{
+    return waste_open_ex(path, cfg, NULL, out);
+}
+
+void waste_close(waste_ctx *ctx)
+{
+    struct err ignored;
+
+    if (!ctx)
+        return;
+    route_trace_close(ctx->trace, &ignored);
+    if (ctx->experts)
+        ctx->experts->ops->close(ctx->experts);
+    pool_close(ctx->pool);
+    if (ctx->io)
+        ctx->io->ops->close(ctx->io);
+    if (ctx->frames.base)
+        frames_close(&ctx->frames);
+    team_close(ctx->team);
+    act_close(&ctx->act);
+    for (unsigned i = 0; i < ctx->n_sessions; i++)
+        mem_unmap(&ctx->mem, MEM_STATE, ctx->session[i].memory,
+                  session_bytes(&ctx->model.hp, ctx->ctx_tokens));
+    if (ctx->extra)
+        mem_unmap(&ctx->mem, MEM_TRUNK, ctx->extra, weights_extra_bytes(&ctx->model.hp));
+    codebooks_close(ctx->books);
+    trunk_close(ctx->trunk);
+    tokenizer_close(ctx->tokenizer);
+    container_close(ctx->container);
+    free(ctx->session);
+    free(ctx->token);
+    free(ctx->span);
+    free(ctx->recent);
+    free(ctx->never);
+    free(ctx->spared);
+    free(ctx);
+}
