@@ -289,7 +289,10 @@ static void closing_line(const struct run *r, const waste_counters *d)
     char bytes[UNITS_TEXT];
 
     note(r->c, "%s", "");
-    note(r->c, "prompt   %zu tokens, %.2f tok/s", r->prompt.n, rate(r->n_prompt, r->prefill_s));
+    if (r->n_prompt < r->prompt.n)
+        note(r->c, "prompt   %u of %zu tokens", r->n_prompt, r->prompt.n);
+    else
+        note(r->c, "prompt   %zu tokens, %.2f tok/s", r->prompt.n, rate(r->n_prompt, r->prefill_s));
     note(r->c, "answer   %u tokens, %.2f tok/s, ended by %s%s%s%s", r->n_generated,
          rate(n_decode, r->decode_s), end_text[r->end], r->end == END_STRING ? " \"" : "",
          r->end == END_STRING ? r->c->opts.stop[r->answer.matched] : "",

@@ -50,7 +50,7 @@ int model_find(struct cli *c, const char *name, char path[PATH_MAX])
         return 0;
     }
 #ifdef WASTE_DATADIR
-    if (look_in(WASTE_DATADIR, "", name, path, tried, sizeof(tried)))
+    if (look_in(WASTE_DATADIR, "/waste", name, path, tried, sizeof(tried)))
         return 0;
 #endif
 #ifdef WASTE_SOURCE_SHARE

@@ -84,7 +84,7 @@ enum opt_kind {
     OPT_COLOR, /* a flag: `lo` goes to the int */
     OPT_INT,   /* lo...hi */
     OPT_SEED,  /* any u64 */
-    OPT_F64,   /* lo...hi; lo itself excluded if it is 0 and `open` */
+    OPT_F64,   /* lo...hi; without lo itself if `open` */
     OPT_SIZE,
     OPT_RATE,
     OPT_TEXT,

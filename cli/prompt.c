@@ -107,18 +107,12 @@ int text_read(struct cli *c, unsigned index, struct text *out)
     return rc;
 }
 
-/* The id of the control text [BOS], in front. */
-static int add_bos(struct cli *c, const waste_tokenizer *t, struct ids *ids)
+/* The id that begins a text, in front; ids has room for it. */
+static void add_bos(const waste_tokenizer *t, struct ids *ids)
 {
-    int32_t bos[8];
-    size_t n = 0;
-
-    if (waste_encode(t, WASTE_MARKUP, "[BOS]", 5, bos, 8, &n) != WASTE_OK || n != 1)
-        return fail(c, EXIT_UNSUPPORTED, NULL, "--bos", "this model has no token [BOS]");
     memmove(ids->id + 1, ids->id, ids->n * sizeof(*ids->id));
-    ids->id[0] = bos[0];
+    ids->id[0] = waste_token_bos(t);
     ids->n++;
-    return 0;
 }
 
 static int encode(struct cli *c, const waste_tokenizer *t, const struct text *text, bool markup,
@@ -137,7 +131,9 @@ static int encode(struct cli *c, const waste_tokenizer *t, const struct text *te
         if (st != WASTE_OK)
             return fail(c, exit_of_status(st), NULL, "tokenizer", "%s", waste_strerror(st));
     }
-    return c->opts.bos ? add_bos(c, t, out) : 0;
+    if (c->opts.bos)
+        add_bos(t, out);
+    return 0;
 }
 
 static int encode_with(struct cli *c, const char *path, const struct text *text, bool markup,

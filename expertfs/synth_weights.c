@@ -16,14 +16,21 @@
  * Routing. A trained router's choices repeat, for two reasons: some experts are popular with every
  * token, and neighbouring tokens look alike. Popularity comes from the selection bias (BIAS_STD, in
  * units of the sigmoid score, a long upper tail). Likeness comes from the short convolutions:
- * TAPS averages four neighbouring tokens, so what a KDA layer adds to the stream is alike from one
- * token to the next and forgets within a few; MIX_STD against EMBED_STD sets how much of the
+ * `taps` averages four neighbouring tokens, so what a KDA layer adds to the stream is alike from
+ * one token to the next and forgets within a few; MIX_STD against EMBED_STD sets how much of the
  * router's input is that, LOGIT_STD how much a difference in input matters against the bias.
- * Families without convolutions have popularity only, and a larger share of it.
+ * QKV_STD is small because SiLU of larger values has a mean that all tokens share: routing would
+ * freeze with depth. Families without convolutions have popularity only, and a larger share of it.
+ *
+ * Chosen by running a narrow model (27 layers, 256 experts, top 8, hidden 512) over 150 random
+ * tokens and comparing with the published Kimi-Linear trace (in brackets): experts chosen again 1,
+ * 2, 4, 8, 64 tokens later 34.7 29.3 21.0 18.8 15.9 % (33.6 26.6 22.7 17.8 15.8); use of the most
+ * popular, the 3rd, 8th, 31st, 101st 59 37 20 7 2 % (61 36 16 6 2); LRU hits with 6, 12, 24, 48 %
+ * of the records 45 59 73 84 % (41 57 72 86).
  */
 #define EMBED_STD      0.7
 #define MIX_STD        0.64 /* what an attention block adds to the stream */
-#define MIX_STD_ALONE  0.3 /* the same without KDA layers: averages over all tokens, always alike */
+#define MIX_STD_ALONE  0.25 /* without KDA layers: what averages all tokens is always alike */
 #define FFN_STD        0.25
 #define QKV_STD        0.3 /* before the convolution and SiLU of KDA: small, nearly linear */
 #define GATE_STD       1.0 /* inputs of sigmoids and SiLUs */
@@ -31,8 +38,8 @@
 #define HEAD_STD       3.5 /* the vocabulary's */
 #define DECAY_STD      0.3 /* of the token-dependent part of the log decay rate */
 #define BIAS_STD       0.033
-#define BIAS_TAIL      0.8 /* 0 would be a bell */
-#define BIAS_STD_ALONE 0.06 /* without KDA layers */
+#define BIAS_TAIL      0.8  /* 0 would be a bell */
+#define BIAS_STD_ALONE 0.05 /* without KDA layers */
 #define RMS_SITU       0.54 /* of act(g) * u for standard normal g and u, measured */
 #define RMS_KDA        0.54 /* of a normed head times a sigmoid gate */
 #define RMS_MLA        0.7  /* of an attention output after some tens of tokens */

@@ -244,6 +244,8 @@ WASTE_API waste_status waste_decode(const waste_tokenizer *t, const int32_t *ids
 /* Borrowed from t; WASTE_E_ARG for an id that has no bytes. */
 WASTE_API waste_status waste_token_bytes(const waste_tokenizer *t, int32_t id, const char **bytes,
                                          size_t *len);
+/* The id that begins a text, for models that want one; -1: t is NULL. Chat formats do not. */
+WASTE_API int32_t waste_token_bos(const waste_tokenizer *t);
 WASTE_API int waste_token_is_control(const waste_tokenizer *t, int32_t id);
 /* Whole characters out of token bytes. */
 typedef struct {

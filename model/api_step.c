@@ -157,6 +157,7 @@ struct step { /* the items of one call */
     waste_ctx *ctx;
     waste_item *first;
     size_t n, stride;
+    size_t done0; /* ids fed by passes before this one */
 };
 
 static waste_item *item(const struct step *s, size_t i)
@@ -248,15 +249,19 @@ static void rows_take(const struct step *s, struct rows *rows)
     }
 }
 
-/* The ids this session chose itself, newest last: what penalties look at. */
-static unsigned recent_ids(const waste_ctx *ctx, const struct session *se)
+/* The ids this session chose itself in the last repeat_window positions, those of this pass
+ * included, newest last: what penalties look at. */
+static unsigned recent_ids(const waste_ctx *ctx, const struct span *sp, int32_t first_id)
 {
-    unsigned window = se->sampler.repeat_window, n = 0;
-    unsigned first = se->pos > window ? se->pos - window : 0;
+    const struct session *se = sp->session;
+    unsigned window = se->sampler.repeat_window, end = sp->pos0 + sp->n, n = 0;
+    unsigned first = end > window ? end - window : 0;
 
-    for (unsigned i = first; i < se->pos; i++)
+    for (unsigned i = first; i < sp->pos0; i++)
         if (se->made[i])
             ctx->recent[n++] = se->ids[i];
+    if (first <= sp->pos0 && first_id == se->choice)
+        ctx->recent[n++] = first_id;
     return n;
 }
 
@@ -291,9 +296,7 @@ static int item_choose(waste_ctx *ctx, waste_item *it, const struct span *sp, co
                                sp->pos0 + sp->n, i);
         return 0;
     }
-    n = recent_ids(ctx, se);
-    if (n < ctx->ctx_tokens && sp->n == 1 && se->choice == ctx->token[sp->row0])
-        ctx->recent[n++] = se->choice;
+    n = recent_ids(ctx, sp, ctx->token[sp->row0]);
     if (sampler_choose(&se->sampler, logits, ctx->model.hp.vocab, ctx->recent, n, sp->pos0 + sp->n,
                        ctx->act.choose, &it->token, &it->logprob, e))
         return e->code;
@@ -311,6 +314,7 @@ static int pass(const struct step *s, struct rows *rows, struct err *e)
         .act = &ctx->act,
         .team = ctx->team,
         .progress = &ctx->progress,
+        .done0 = s->done0,
         .poll = ctx_poll,
         .poll_arg = ctx,
         .lookahead = ctx->lookahead,
@@ -456,7 +460,7 @@ int step_feed(waste_ctx *ctx, waste_item *it, struct err *e)
         if (it->status == WASTE_E_CANCELLED)
             return err_set(e, ERR_CANCELLED, "the session was cancelled");
         fed += it->n_done;
-        atomic_store(&ctx->progress.done, fed);
+        s.done0 = fed;
     }
     return 0;
 }

@@ -74,6 +74,11 @@ waste_status waste_token_bytes(const waste_tokenizer *t, int32_t id, const char 
     return WASTE_OK;
 }
 
+int32_t waste_token_bos(const waste_tokenizer *t)
+{
+    return t ? tokenizer_bos(in(t)) : -1;
+}
+
 int waste_token_is_control(const waste_tokenizer *t, int32_t id)
 {
     return t && tokenizer_is_special(in(t), id);

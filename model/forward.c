@@ -90,6 +90,7 @@ int forward(struct run *r, struct err *e)
         const struct layer *layer = &m->layer[l];
         const float *h;
 
+        atomic_store(&r->progress->done, r->done0 + (uint64_t)r->rows->n * l / m->hp.n_layers);
         if (r->poll)
             r->poll(r->poll_arg);
         if (progress_cancelled(r->progress))

@@ -19,6 +19,8 @@ static int read_dims(const struct json_at *at, const struct dim *d, unsigned n, 
 
         if (json_get_int(&x, at, key, d[i].fallback, d[i].lo, d[i].hi, e))
             return e->code;
+        if (x < d[i].lo) /* absent, and there is no default */
+            return err_set(e, ERR_FORMAT, "%s.%s is absent", at->path, key);
         *d[i].to = (unsigned)x;
     }
     return 0;

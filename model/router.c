@@ -11,7 +11,7 @@ static unsigned best(const float *v, unsigned count, unsigned n, uint16_t *id)
     for (unsigned i = 0; i < count; i++) {
         unsigned at = have;
 
-        if (!(v[i] > -INFINITY) || (have == n && !(v[i] > v[id[n - 1]])))
+        if (!n || !(v[i] > -INFINITY) || (have == n && !(v[i] > v[id[n - 1]])))
             continue;
         while (at && v[i] > v[id[at - 1]])
             at--;

@@ -217,6 +217,9 @@ int sampler_choose(const struct sampler *s, const float *logits, unsigned vocab,
     best = largest(v, vocab);
     if (best < 0)
         return err_set(e, ERR_CORRUPT, "position %u: every id is masked", pos);
+    if (!isfinite(v[best]))
+        return err_set(e, ERR_ARG, "position %u: bias and penalties take id %d beyond any number",
+                       pos, (int)best);
     if (s->temperature <= 0) {
         *id = best;
         *logprob = log_softmax(logits, vocab, best);

@@ -34,7 +34,7 @@
 #include "expertfs/trunk.h"
 
 static struct {
-    atomic_uint n;    /* calls so far */
+    atomic_uint n; /* calls so far */
     atomic_uint writes;
     unsigned die_at;  /* end the process before this one; 0: never */
     unsigned fail_at; /* this one fails with `error` */

@@ -34,11 +34,11 @@ static int set_up(void **state)
     snprintf(f->top, sizeof(f->top), "/tmp/test_writer.XXXXXX");
     assert_non_null(mkdtemp(f->top));
     snprintf(f->dir, sizeof(f->dir), "%s/x.waste", f->top);
-    f->config = json_pack("{s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:f}", "num_hidden_layers",
-                          LAYERS, "first_k_dense_replace", 1, "num_experts", EXPERTS,
-                          "num_experts_per_token", 2, "hidden_size", HIDDEN,
-                          "moe_intermediate_size", INTER, "intermediate_size", 160, "vocab_size",
-                          VOCAB, "routed_scaling_factor", 2.446);
+    f->config =
+        json_pack("{s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:f}", "num_hidden_layers", LAYERS,
+                  "first_k_dense_replace", 1, "num_experts", EXPERTS, "num_experts_per_token", 2,
+                  "hidden_size", HIDDEN, "moe_intermediate_size", INTER, "intermediate_size", 160,
+                  "vocab_size", VOCAB, "routed_scaling_factor", 2.446);
     assert_non_null(f->config);
     f->options = (struct writer_options){.config = f->config,
                                          .arch = "kimi-linear",
@@ -123,9 +123,9 @@ static void zeros_ties_and_subnormal_scales_follow_the_recipe(void **state)
     x[0] = 7, x[1] = 0.5f, x[2] = 1.5f, x[3] = -2.5f, x[128] = 1e-4f, x[129] = -0.6e-4f;
     assert_int_equal(quantise_row(codes, scale, FMT_Q4G, x, 130, &e), 0);
     assert_int_equal(scale[0], 0x3c00);
-    assert_int_equal(codes[0], 0x8f); /* 7, and 0.5 goes to the even 0 */
-    assert_int_equal(codes[1], 0x6a); /* 2 and -2 */
-    assert_int_equal(scale[1], 240);  /* 1e-4 / 7 = 239.7 * 2^-24: subnormal, kept */
+    assert_int_equal(codes[0], 0x8f);  /* 7, and 0.5 goes to the even 0 */
+    assert_int_equal(codes[1], 0x6a);  /* 2 and -2 */
+    assert_int_equal(scale[1], 240);   /* 1e-4 / 7 = 239.7 * 2^-24: subnormal, kept */
     assert_int_equal(codes[64], 0x4f); /* 7 and rint(-4.2) = -4, by the scale before rounding */
     x[0] = INFINITY;
     assert_int_equal(quantise_row(codes, scale, FMT_Q4G, x, 130, &e), ERR_CORRUPT);
@@ -172,9 +172,8 @@ static void write_trunk(struct writer *w)
     unsigned id;
 
     for (unsigned t = 0; t < 4; t++) {
-        assert_int_equal(writer_trunk_add(w, &id, tensors[t].name, tensors[t].fmt, tensors[t].dim,
-                                          2, &e),
-                         0);
+        assert_int_equal(
+            writer_trunk_add(w, &id, tensors[t].name, tensors[t].fmt, tensors[t].dim, 2, &e), 0);
         assert_int_equal(id, t);
     }
     assert_int_equal(writer_trunk_begin(w, &e), 0);
@@ -251,8 +250,7 @@ static void check_trunk(const struct container *c)
 
     assert_int_equal(trunk_open(&t, c, &e), 0);
     for (unsigned i = 0; i < 4; i++) {
-        const struct trunk_entry *entry =
-            manifest_tensor(container_manifest(c), tensors[i].name);
+        const struct trunk_entry *entry = manifest_tensor(container_manifest(c), tensors[i].name);
         unsigned cols = tensors[i].dim[1];
 
         assert_non_null(entry);
@@ -289,9 +287,9 @@ static void a_written_container_opens_and_reads_back(void **state)
     assert_int_equal(codebooks_open(&cb, c, NULL, &e), 0);
     for (unsigned layer = 1; layer < LAYERS; layer++)
         for (unsigned i = 0; i < 3 * 256 * FORMAT_VEC_DIM; i++)
-            assert_true(codebook_at(cb, layer, MATRIX_UP)[i] ==
-                        value(layer * 9 + 3 + i / (256 * FORMAT_VEC_DIM),
-                              i % (256 * FORMAT_VEC_DIM)));
+            assert_true(
+                codebook_at(cb, layer, MATRIX_UP)[i] ==
+                value(layer * 9 + 3 + i / (256 * FORMAT_VEC_DIM), i % (256 * FORMAT_VEC_DIM)));
     codebooks_close(cb);
     files = container_files(c, &n);
     assert_int_equal(n, 2);
