@@ -55,7 +55,8 @@ const struct opt opts_table[] = {
      .help = "control texts such as <|im_end|> are ordinary text (default of run and eval)"},
     {"markup", 0, OPT_MODE, GROUP_TEXT, READS_TEXT, FIELD(markup), 1,
      .help = "control texts are their control tokens (default of tokenize)"},
-    {"bos", 0, OPT_SET, GROUP_TEXT, READS_TEXT, FIELD(bos), .help = "put the id that begins a text in front"},
+    {"bos", 0, OPT_SET, GROUP_TEXT, READS_TEXT, FIELD(bos),
+     .help = "put the id that begins a text in front"},
 
     {NULL, 'n', OPT_INT, GROUP_CHOOSE, CMD_RUN, FIELD(n_tokens), 1, UINT32_MAX, .value = "N",
      .help = "most tokens to generate (128)"},
