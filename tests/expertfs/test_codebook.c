@@ -13,23 +13,6 @@
 #include "expertfs/codebook.h"
 #include "tests/support/tiny_container.h"
 
-static int setup(void **state)
-{
-    char *dir = malloc(256);
-
-    tiny_dir(dir, 256);
-    tiny_write(dir, TINY_VQ3R);
-    *state = dir;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    tiny_remove(*state);
-    free(*state);
-    return 0;
-}
-
 static struct container *must_open(const char *dir)
 {
     static const struct container_options o = {.direct = false};
@@ -204,7 +187,7 @@ static void a_short_read_is_an_error(void **state)
 
 int main(void)
 {
-#define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define T(name) cmocka_unit_test_setup_teardown(name, tiny_setup, tiny_teardown)
     const struct CMUnitTest tests[] = {
         T(tables_hold_the_file_widened),
         T(subnormal_entries_are_kept),

@@ -18,23 +18,6 @@
 static const struct container_options plain = {.direct = false}, direct = {.direct = true},
                                       alone = {.exclusive = true};
 
-static int setup(void **state)
-{
-    char *dir = malloc(256);
-
-    tiny_dir(dir, 256);
-    tiny_write(dir, TINY_VQ3R);
-    *state = dir;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    tiny_remove(*state);
-    free(*state);
-    return 0;
-}
-
 static struct container *must_open(const char *dir, const struct container_options *o)
 {
     struct container *c;
@@ -328,7 +311,7 @@ static void nothing_stays_open_after_a_failure(void **state)
 
 int main(void)
 {
-#define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define T(name) cmocka_unit_test_setup_teardown(name, tiny_setup, tiny_teardown)
     const struct CMUnitTest tests[] = {
         T(every_expert_has_its_extent),
         T(unknown_files_and_linked_banks_are_accepted),

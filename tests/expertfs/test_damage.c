@@ -24,23 +24,6 @@
 
 enum { BANK = 81920, REC = TINY_RECORD_BYTES, CODEBOOK = 4112 };
 
-static int setup(void **state)
-{
-    char *dir = malloc(256);
-
-    tiny_dir(dir, 256);
-    tiny_write(dir, TINY_VQ3R);
-    *state = dir;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    tiny_remove(*state);
-    free(*state);
-    return 0;
-}
-
 static int load_trunk(const struct container *c, struct err *e)
 {
     const struct manifest *m = container_manifest(c);
@@ -798,7 +781,7 @@ static void a_container_cut_anywhere_is_refused(void **state)
 
 int main(void)
 {
-#define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define T(name) cmocka_unit_test_setup_teardown(name, tiny_setup, tiny_teardown)
     const struct CMUnitTest tests[] = {
         T(what_is_no_manifest_is_refused),
         T(what_is_not_the_json_of_this_version_is_refused),

@@ -15,23 +15,6 @@
 #include "expertfs/trunk.h"
 #include "tests/support/tiny_container.h"
 
-static int setup(void **state)
-{
-    char *dir = malloc(256);
-
-    tiny_dir(dir, 256);
-    tiny_write(dir, TINY_VQ3R);
-    *state = dir;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    tiny_remove(*state);
-    free(*state);
-    return 0;
-}
-
 struct opened {
     struct container *c;
     struct trunk *t;
@@ -469,7 +452,7 @@ static void a_row_beyond_the_end_of_the_file_is_an_error(void **state)
 
 int main(void)
 {
-#define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define T(name) cmocka_unit_test_setup_teardown(name, tiny_setup, tiny_teardown)
     const struct CMUnitTest tests[] = {
         T(every_tensor_is_loaded_as_it_lies_in_the_file),
         T(only_what_is_wanted_is_loaded),

@@ -9,19 +9,23 @@
 
 #include <cmocka.h>
 
+#include "model/context.h"
 #include "tests/support/tiny_container.h"
 
 #ifndef GOLDEN_DIR
 #define GOLDEN_DIR "tests/golden"
 #endif
 
-struct test_model *models_open(void)
+struct test_model *models;
+
+int models_setup(void **state)
 {
     static const char *const name[N_MODELS] = {"kimi-linear", "k3",   "deepseek",
                                                "k2",          "mini", "mini-vq4p"};
     struct test_model *m = calloc(N_MODELS, sizeof(*m));
     char path[600];
 
+    (void)state;
     assert_non_null(m);
     for (unsigned i = 0; i < N_MODELS; i++) {
         m[i].name = name[i];
@@ -34,17 +38,20 @@ struct test_model *models_open(void)
             tiny_write(m[i].dir, i == 4 ? TINY_VQ3R : TINY_VQ4P);
         }
     }
-    return m;
+    models = m;
+    return 0;
 }
 
-void models_close(struct test_model *m)
+int models_teardown(void **state)
 {
+    (void)state;
     for (unsigned i = 0; i < N_MODELS; i++) {
-        golden_close(&m[i].gold);
+        golden_close(&models[i].gold);
         if (i >= 4)
-            tiny_remove(m[i].dir);
+            tiny_remove(models[i].dir);
     }
-    free(m);
+    free(models);
+    return 0;
 }
 
 static void settings(const struct setup *s, waste_cfg *cfg, waste_opts *opts)
@@ -103,4 +110,25 @@ const float *model_feed(waste_ctx *ctx, const int32_t *ids, unsigned n, unsigned
         assert_true(it.n_done > 0);
     }
     return it.logits;
+}
+
+void *model_memory(waste_ctx *ctx, size_t *n)
+{
+    const struct hparams *hp = &ctx->model.hp;
+    struct session *s = &ctx->session[0].s;
+    size_t kda = hp->n_kda * session_state_floats(hp) * sizeof(float);
+    size_t win = hp->n_kda * 3 * session_window_floats(hp) * sizeof(float);
+    size_t row = s->pos * hparams_latent_stride(hp) * sizeof(float);
+    char *p, *at;
+
+    *n = kda + win + hp->n_mla * row + sizeof(s->pos);
+    p = at = malloc(*n);
+    assert_non_null(p);
+    memcpy(at, s->state[s->side], kda);
+    memcpy(at += kda, s->window[s->side], win);
+    at += win;
+    for (unsigned l = 0; l < hp->n_mla; l++, at += row)
+        memcpy(at, session_latent(s, l, 0), row);
+    memcpy(at, &s->pos, sizeof(s->pos));
+    return p;
 }

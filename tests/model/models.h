@@ -14,9 +14,10 @@ struct test_model {
     struct golden gold;
 };
 
-/* All six; the mini containers are written to a temporary directory. Once per program. */
-struct test_model *models_open(void);
-void models_close(struct test_model *m);
+/* Group set-up and teardown: all six, the mini containers written to temporary directories. */
+extern struct test_model *models;
+int models_setup(void **state);
+int models_teardown(void **state);
 
 /* Open with everything at its plainest: one thread, sync engine, no lookahead, floor budget. */
 struct setup {
@@ -31,5 +32,8 @@ uint64_t model_floor(const char *dir, const struct setup *s);
 
 /* Feed ids to the default session in passes of at most `cut`; logits of the last, borrowed. */
 const float *model_feed(waste_ctx *ctx, const int32_t *ids, unsigned n, unsigned cut);
+
+/* Everything a session's committed positions have left behind, in one piece of memory; free it. */
+void *model_memory(waste_ctx *ctx, size_t *n);
 
 #endif

@@ -12,8 +12,6 @@
 
 #include "tests/model/models.h"
 
-static struct test_model *models;
-
 enum { N_MOST = 64 };
 
 struct heard { /* what on_token was told */
@@ -529,20 +527,6 @@ static void a_call_can_be_cancelled_from_another_thread(void **state)
     waste_close(ctx);
 }
 
-static int open_models(void **state)
-{
-    (void)state;
-    models = models_open();
-    return 0;
-}
-
-static int close_models(void **state)
-{
-    (void)state;
-    models_close(models);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -564,5 +548,5 @@ int main(void)
         cmocka_unit_test(a_call_can_be_cancelled_from_another_thread),
     };
 
-    return cmocka_run_group_tests(tests, open_models, close_models);
+    return cmocka_run_group_tests(tests, models_setup, models_teardown);
 }

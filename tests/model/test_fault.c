@@ -20,8 +20,6 @@
 #include "tests/support/io_fault.h"
 #include "tests/support/tiny_container.h"
 
-static struct test_model *models;
-
 /* Put a fault between the pool and its engine. */
 static void insert_fault(waste_ctx *ctx, struct io_fault *f)
 {
@@ -39,25 +37,6 @@ static void insert_fault(waste_ctx *ctx, struct io_fault *f)
     assert_int_equal(source_pool_open(&ctx->experts, ctx->container, ctx->pool, true, &e), 0);
 }
 
-static char *session_bytes_of(waste_ctx *ctx, size_t *n)
-{
-    const struct hparams *hp = &ctx->model.hp;
-    struct session *s = &ctx->session[0].s;
-    size_t kda = hp->n_kda * session_state_floats(hp) * sizeof(float);
-    size_t win = hp->n_kda * 3 * session_window_floats(hp) * sizeof(float);
-    size_t row = s->pos * hparams_latent_stride(hp) * sizeof(float);
-    char *p = malloc(kda + win + hp->n_mla * row + sizeof(s->pos)), *at = p;
-
-    memcpy(at, s->state[s->side], kda);
-    memcpy(at += kda, s->window[s->side], win);
-    at += win;
-    for (unsigned l = 0; l < hp->n_mla; l++, at += row)
-        memcpy(at, session_latent(s, l, 0), row);
-    memcpy(at, &s->pos, sizeof(s->pos));
-    *n = (size_t)(at - p) + sizeof(s->pos);
-    return p;
-}
-
 /* Feed n ids with the nth read going wrong; true: it met the fault. */
 static bool one_fault(waste_ctx *ctx, struct io_fault *f, enum io_fault_kind kind, unsigned nth,
                       const int32_t *ids, unsigned n, const float *want)
@@ -68,7 +47,7 @@ static bool one_fault(waste_ctx *ctx, struct io_fault *f, enum io_fault_kind kin
                      .n_ids = n,
                      .want = WASTE_WANT_LOGITS};
     size_t before_n, after_n;
-    char *before = session_bytes_of(ctx, &before_n), *after;
+    char *before = model_memory(ctx, &before_n), *after;
     unsigned faults = f->n_faults;
     waste_status st;
     bool met;
@@ -89,7 +68,7 @@ static bool one_fault(waste_ctx *ctx, struct io_fault *f, enum io_fault_kind kin
         if (!strstr(waste_error_detail(ctx), "layer ") ||
             !strstr(waste_error_detail(ctx), "expert "))
             fail_msg("which record? \"%s\"", waste_error_detail(ctx));
-        after = session_bytes_of(ctx, &after_n);
+        after = model_memory(ctx, &after_n);
         assert_int_equal(before_n, after_n);
         assert_memory_equal(before, after, before_n);
         free(after);
@@ -197,13 +176,13 @@ static void a_bank_truncated_under_us_is_an_error_that_names_it(void **state)
         for (off_t left = 0; left < 3 * TINY_RECORD_BYTES; left += TINY_RECORD_BYTES - 4096 - 100) {
             waste_ctx *ctx = open_copy(TINY_VQ3R, (struct setup){.io = engines[i]});
             size_t n, m;
-            char *before = session_bytes_of(ctx, &n), *after;
+            char *before = model_memory(ctx, &n), *after;
 
             assert_int_equal(truncate(path, left), 0);
             assert_int_equal(waste_eval(ctx, ids, 4, NULL, NULL), WASTE_E_IO);
             if (!strstr(waste_error_detail(ctx), "experts-L1.bin"))
                 fail_msg("which file? \"%s\"", waste_error_detail(ctx));
-            after = session_bytes_of(ctx, &m);
+            after = model_memory(ctx, &m);
             assert_int_equal(n, m);
             assert_memory_equal(before, after, n);
             free(before);
@@ -375,20 +354,6 @@ static void nothing_is_allocated_while_running(void **state)
     }
 }
 
-static int open_models(void **state)
-{
-    (void)state;
-    models = models_open();
-    return 0;
-}
-
-static int close_models(void **state)
-{
-    (void)state;
-    models_close(models);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -403,5 +368,5 @@ int main(void)
         cmocka_unit_test(nothing_is_allocated_while_running),
     };
 
-    return cmocka_run_group_tests(tests, open_models, close_models);
+    return cmocka_run_group_tests(tests, models_setup, models_teardown);
 }

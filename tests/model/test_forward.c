@@ -14,8 +14,6 @@
 #include "model/context.h"
 #include "tests/model/models.h"
 
-static struct test_model *models;
-
 /* Largest relative L2 error against float64: of one row after one layer; of one position's logits;
  * of all logits of a text together. f32 rounding is all that may be seen. */
 static const double layer_limit = 1e-5, logits_limit = 1e-5;
@@ -151,22 +149,11 @@ struct outcome { /* everything a pass leaves behind */
 
 static struct outcome outcome_of(waste_ctx *ctx, const float *logits)
 {
-    const struct hparams *hp = &ctx->model.hp;
-    struct session *s = &ctx->session[0].s;
-    size_t kda = hp->n_kda * session_state_floats(hp) * sizeof(float);
-    size_t win = hp->n_kda * 3 * session_window_floats(hp) * sizeof(float);
-    size_t row = hparams_latent_stride(hp) * sizeof(float);
-    struct outcome o = {.n_logits = hp->vocab * sizeof(float),
-                        .n_memory = kda + win + hp->n_mla * s->pos * row};
-    char *at = o.memory = malloc(o.n_memory);
+    struct outcome o = {.n_logits = ctx->model.hp.vocab * sizeof(float)};
 
+    o.memory = model_memory(ctx, &o.n_memory);
     o.logits = malloc(o.n_logits);
     memcpy(o.logits, logits, o.n_logits);
-    memcpy(at, s->state[s->side], kda);
-    memcpy(at + kda, s->window[s->side], win);
-    at += kda + win;
-    for (unsigned l = 0; l < hp->n_mla; l++, at += s->pos * row)
-        memcpy(at, session_latent(s, l, 0), s->pos * row);
     return o;
 }
 
@@ -323,20 +310,6 @@ static void company_in_a_pass_changes_nothing(void **state)
     }
 }
 
-static int open_models(void **state)
-{
-    (void)state;
-    models = models_open();
-    return 0;
-}
-
-static int close_models(void **state)
-{
-    (void)state;
-    models_close(models);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -348,5 +321,5 @@ int main(void)
         cmocka_unit_test(company_in_a_pass_changes_nothing),
     };
 
-    return cmocka_run_group_tests(tests, open_models, close_models);
+    return cmocka_run_group_tests(tests, models_setup, models_teardown);
 }

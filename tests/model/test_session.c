@@ -15,8 +15,6 @@
 #include "tests/model/models.h"
 #include "tests/support/tiny_container.h"
 
-static struct test_model *models;
-
 /* ---- the struct alone ---- */
 
 static struct hparams shape(void)
@@ -550,20 +548,6 @@ static void penalties_reach_back_over_so_many_positions(void **state)
     waste_close(ctx);
 }
 
-static int open_models(void **state)
-{
-    (void)state;
-    models = models_open();
-    return 0;
-}
-
-static int close_models(void **state)
-{
-    (void)state;
-    models_close(models);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -583,5 +567,5 @@ int main(void)
         cmocka_unit_test(penalties_reach_back_over_so_many_positions),
     };
 
-    return cmocka_run_group_tests(tests, open_models, close_models);
+    return cmocka_run_group_tests(tests, models_setup, models_teardown);
 }

@@ -19,8 +19,6 @@
 
 enum { KIMI_LINEAR, K3, DEEPSEEK, K2, MINI };
 
-static struct test_model *models;
-
 static struct hparams published(const char *name)
 {
     json_t *config = shape_config(shape_find(name));
@@ -523,20 +521,6 @@ static void a_text_cut_into_two_generations_is_the_same_text(void **state)
     waste_close(ctx);
 }
 
-static int open_models(void **state)
-{
-    (void)state;
-    models = models_open();
-    return 0;
-}
-
-static int close_models(void **state)
-{
-    (void)state;
-    models_close(models);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -554,5 +538,5 @@ int main(void)
         cmocka_unit_test(a_text_cut_into_two_generations_is_the_same_text),
     };
 
-    return cmocka_run_group_tests(tests, open_models, close_models);
+    return cmocka_run_group_tests(tests, models_setup, models_teardown);
 }

@@ -488,3 +488,22 @@ void tiny_file_write(const char *dir, const char *name, const void *bytes, size_
     die_unless(write(fd, bytes, n) == (ssize_t)n, "writing", name);
     close(fd);
 }
+
+int tiny_setup(void **state)
+{
+    char *dir = malloc(256);
+
+    if (!dir)
+        abort();
+    tiny_dir(dir, 256);
+    tiny_write(dir, TINY_VQ3R);
+    *state = dir;
+    return 0;
+}
+
+int tiny_teardown(void **state)
+{
+    tiny_remove(*state);
+    free(*state);
+    return 0;
+}

@@ -46,6 +46,10 @@ void tiny_write(const char *dir, enum tiny variant);
 void tiny_dir(char *out, size_t out_bytes);
 void tiny_remove(const char *dir);
 
+/* A test's set-up and teardown: *state is the path of a new VQ3R container. */
+int tiny_setup(void **state);
+int tiny_teardown(void **state);
+
 /* Files of a container, whole: read into fresh memory (free it), written anew. */
 uint8_t *tiny_file_read(const char *dir, const char *name, size_t *bytes);
 void tiny_file_write(const char *dir, const char *name, const void *bytes, size_t n);
