@@ -97,6 +97,15 @@ waste_ctx *model_open(const char *dir, const struct setup *s)
     return ctx;
 }
 
+const char *model_engine(unsigned i)
+{
+    const struct io_ops *const *ops = io_engines();
+
+    while (*ops && i--)
+        ops++;
+    return *ops ? (*ops)->name : NULL;
+}
+
 const float *model_feed(waste_ctx *ctx, const int32_t *ids, unsigned n, unsigned cut)
 {
     waste_item it = {.size = sizeof(it), .session = waste_session_default(ctx)};

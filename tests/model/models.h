@@ -30,6 +30,9 @@ struct setup {
 waste_ctx *model_open(const char *dir, const struct setup *s); /* asserts */
 uint64_t model_floor(const char *dir, const struct setup *s);
 
+/* Names of the I/O engines in this build; NULL beyond. */
+const char *model_engine(unsigned i);
+
 /* Feed ids to the default session in passes of at most `cut`; logits of the last, borrowed. */
 const float *model_feed(waste_ctx *ctx, const int32_t *ids, unsigned n, unsigned cut);
 

@@ -433,7 +433,7 @@ struct user { /* one context, used by one thread at a time */
 static void *use(void *arg)
 {
     struct user *u = arg;
-    struct setup s = {.threads = 2, .lookahead = 4, .io = u->first % 2 ? "threads" : "io_uring"};
+    struct setup s = {.threads = 2, .lookahead = 4, .io = model_engine(u->first % 2)};
     waste_ctx *ctx = model_open(u->dir, &s);
 
     u->logit = model_feed(ctx, u->g->ids, u->g->n_tokens, 7)[0];
@@ -473,11 +473,10 @@ static void *feed_there(void *arg)
 /* Opened on one thread, run on another, then on a third: one at a time is all that is asked. */
 static void a_context_may_move_between_threads(void **state)
 {
-    static const char *const engines[] = {"sync", "threads", "io_uring"};
 
     (void)state;
-    for (unsigned i = 0; i < 3; i++) {
-        struct setup s = {.io = engines[i], .lookahead = 4, .threads = 2};
+    for (unsigned i = 0; model_engine(i); i++) {
+        struct setup s = {.io = model_engine(i), .lookahead = 4, .threads = 2};
         struct handover h = {model_open(models[0].dir, &s), &models[0].gold, 0};
         float first = 0;
 

@@ -168,13 +168,12 @@ static waste_ctx *open_copy(enum tiny variant, struct setup s)
 
 static void a_bank_truncated_under_us_is_an_error_that_names_it(void **state)
 {
-    static const char *const engines[] = {"sync", "threads", "io_uring"};
     static const int32_t ids[] = {3, 7, 11, 5};
 
     (void)state;
-    for (unsigned i = 0; i < 3; i++)
+    for (unsigned i = 0; model_engine(i); i++)
         for (off_t left = 0; left < 3 * TINY_RECORD_BYTES; left += TINY_RECORD_BYTES - 4096 - 100) {
-            waste_ctx *ctx = open_copy(TINY_VQ3R, (struct setup){.io = engines[i]});
+            waste_ctx *ctx = open_copy(TINY_VQ3R, (struct setup){.io = model_engine(i)});
             size_t n, m;
             char *before = model_memory(ctx, &n), *after;
 
@@ -272,7 +271,6 @@ static void on_alarm(int sig)
 
 static void a_storm_of_signals_changes_nothing(void **state)
 {
-    static const char *const engines[] = {"sync", "threads", "io_uring"};
     struct sigaction act = {.sa_handler = on_alarm}, old; /* no SA_RESTART */
     struct itimerval storm = {{0, 500}, {0, 500}}, calm = {{0, 0}, {0, 0}};
     const struct golden *g = &models[0].gold;
@@ -284,11 +282,11 @@ static void a_storm_of_signals_changes_nothing(void **state)
     memcpy(want, model_feed(ctx, g->ids, g->n_tokens, 5), g->vocab * sizeof(*want));
     waste_close(ctx);
     sigaction(SIGALRM, &act, &old);
-    for (unsigned i = 0; i < 3; i++)
+    for (unsigned i = 0; model_engine(i); i++)
         for (unsigned round = 0; round < 5; round++) {
             setitimer(ITIMER_REAL, &storm, NULL);
             ctx = model_open(models[0].dir,
-                             &(struct setup){.io = engines[i], .threads = 2, .lookahead = 3});
+                             &(struct setup){.io = model_engine(i), .threads = 2, .lookahead = 3});
             assert_memory_equal(model_feed(ctx, g->ids, g->n_tokens, 5), want,
                                 g->vocab * sizeof(*want));
             waste_close(ctx);
@@ -302,10 +300,9 @@ static void a_storm_of_signals_changes_nothing(void **state)
  */
 static void any_failed_allocation_is_a_clean_refusal(void **state)
 {
-    static const char *const engines[] = {"sync", "threads", "io_uring"};
 
     (void)state;
-    for (unsigned i = 0; i < 3; i++) {
+    for (unsigned i = 0; model_engine(i); i++) {
         bool failed = true;
 
         for (unsigned nth = 1; failed; nth++) {
@@ -319,7 +316,7 @@ static void any_failed_allocation_is_a_clean_refusal(void **state)
             cfg.ctx_tokens = 32;
             cfg.n_threads = 2;
             cfg.ram_budget_bytes = 256 << 20;
-            opts.io_engine = engines[i];
+            opts.io_engine = model_engine(i);
             alloc_fault_arm(nth);
             st = waste_open_ex(models[4].dir, &cfg, &opts, &ctx);
             failed = alloc_fault_disarm();

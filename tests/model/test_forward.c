@@ -193,7 +193,6 @@ static void compare(const struct test_model *m, const struct outcome *want, stru
 
 static void no_setting_changes_a_bit(void **state)
 {
-    static const char *const engines[] = {"sync", "threads", "io_uring"};
     static const unsigned cuts[] = {1, 2, 3, 7, 16, 17, 39};
 
     (void)state;
@@ -213,13 +212,14 @@ static void no_setting_changes_a_bit(void **state)
                 snprintf(what, sizeof(what), "%u threads", t);
                 compare(m, &want, (struct setup){.threads = t}, cut, what);
             }
-        for (unsigned n = 0; n < 3; n++)
+        for (unsigned n = 0; model_engine(n); n++)
             for (unsigned cut = 1; cut <= 64; cut += 63)
                 for (int buffered = 0; buffered < 2; buffered++) {
-                    snprintf(what, sizeof(what), "engine %s", engines[n]);
-                    compare(m, &want,
-                            (struct setup){.io = engines[n], .lookahead = 4, .buffered = buffered},
-                            cut, what);
+                    snprintf(what, sizeof(what), "engine %s", model_engine(n));
+                    compare(
+                        m, &want,
+                        (struct setup){.io = model_engine(n), .lookahead = 4, .buffered = buffered},
+                        cut, what);
                 }
         for (uint64_t extra = 0; extra <= 1 << 20; extra = extra ? extra * 2 : 16384) {
             snprintf(what, sizeof(what), "%llu bytes above the floor", (unsigned long long)extra);
