@@ -401,20 +401,17 @@ static void a_storm_of_signals_changes_nothing(void **state)
     io->ops->close(io);
 }
 
+/* For the engines that call pread; what io_uring may meet instead is below. */
 static void interrupted_and_partial_preads_are_finished(void **state)
 {
     struct io_config cfg = config(DEPTH);
     struct io *io = opened(&cfg);
 
     (void)state;
-    if (!strcmp(engine, "io_uring")) {
-        io->ops->close(io);
-        skip(); /* does not call pread; its own faults are below */
-    }
     for (size_t most = IO_ALIGN; most < EXTENT_MAX; most *= 4) {
         pread_fault_set(most);
         read_at_random(io, DEPTH, 100, most);
-        assert_true(pread_fault_count());
+        assert_true(pread_fault_count() || !strcmp(engine, "io_uring"));
     }
     pread_fault_set(0);
     io->ops->close(io);
