@@ -39,6 +39,7 @@ struct container {
     const struct file *files[FORMAT_LAYERS_MAX];
     unsigned n_banks;
     uint32_t fingerprint;
+    struct stat trunk_stat; /* at open */
 };
 
 static pthread_mutex_t locks_mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -128,6 +129,8 @@ static int files_open(struct container *c, bool direct, struct err *e)
 
     if (file_open(&c->trunk, c->dirfd, "trunk.bin", direct, e))
         return e->code;
+    if (fstat(c->trunk.fd, &c->trunk_stat))
+        return err_sys(e, errno, "trunk.bin");
     if (m->n_experts == 0)
         return 0;
     if (file_open(&c->codebooks, c->dirfd, "codebooks.bin", false, e))
@@ -233,6 +236,28 @@ void container_close(struct container *c)
 const struct manifest *container_manifest(const struct container *c)
 {
     return &c->manifest;
+}
+
+int container_check_trunk(const struct container *c, struct err *e)
+{
+    const struct stat *was = &c->trunk_stat;
+    struct stat is;
+
+    if (fstat(c->trunk.fd, &is))
+        return err_sys(e, errno, "trunk.bin");
+    if (is.st_size != was->st_size || is.st_mtim.tv_sec != was->st_mtim.tv_sec ||
+        is.st_mtim.tv_nsec != was->st_mtim.tv_nsec)
+        return err_set(
+            e, ERR_IO,
+            "trunk.bin: changed since it was opened (%lld bytes then, %lld now); open the "
+            "model again",
+            (long long)was->st_size, (long long)is.st_size);
+    return 0;
+}
+
+int container_dirfd(const struct container *c)
+{
+    return c->dirfd;
 }
 
 const char *container_dir(const struct container *c)

@@ -30,6 +30,8 @@ void container_close(struct container *c); /* NULL-safe */
 
 const struct manifest *container_manifest(const struct container *c);
 const char *container_dir(const struct container *c);
+/* The directory, for the files beside: good for the *at calls, not for reading entries. */
+int container_dirfd(const struct container *c);
 const struct file *container_trunk(const struct container *c);
 /* Zeroed when n_experts is 0: then there is no such file. */
 const struct file *container_codebooks(const struct container *c);
@@ -40,6 +42,10 @@ const struct file *const *container_files(const struct container *c, unsigned *n
 /* layer must be an MoE layer and expert < n_experts (asserted: ids come from our router). */
 struct extent container_extent(const struct container *c, unsigned layer, unsigned expert);
 unsigned container_file_layer(const struct container *c, unsigned file);
+
+/* The trunk is read all the time (a row per token) and has no checksum: is it still the file that
+ * was opened, of its size and time of change? ERR_IO. */
+int container_check_trunk(const struct container *c, struct err *e);
 
 /* A number that changes when the weights or their arithmetic do: CRC-32 of manifest.json, of
  * codebooks.bin and of all file sizes. */

@@ -13,6 +13,7 @@
 
 #include "base/json.h"
 #include "base/machine.h"
+#include "base/thread.h"
 #include "expertfs/shapes.h"
 #include "expertfs/synth_weights.h"
 #include "expertfs/synth_words.h"
@@ -160,7 +161,7 @@ static int work_all(struct synth *s, uint64_t n,
     for (unsigned i = 0; i < s->n_threads; i++)
         worker[i] = (struct worker){.work = &work, .buffer = s->buffer[i]};
     while (started < s->n_threads &&
-           !pthread_create(&worker[started].thread, NULL, work_on, &worker[started]))
+           !thread_start(&worker[started].thread, work_on, &worker[started]))
         started++; /* fewer than asked for only take longer */
     work_on(&worker[0]);
     while (started > 1)

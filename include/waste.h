@@ -17,8 +17,16 @@
  * independent. Functions marked "any thread" may be called at any time. The library prints nothing,
  * reads no environment variable and never exits.
  *
+ * Callbacks (progress, log, tokens) run on the calling thread. While a pass runs, that is in
+ * progress and log, every call on that context but the "any thread" ones is refused with
+ * WASTE_E_BUSY; the token callback runs between passes and may make them. Never close a context
+ * inside its callback. A context does not survive a fork: in the child its calls are refused; open
+ * another. The calling thread needs 1 MiB of stack.
+ *
  * Errors: functions return a waste_status; on failure outputs are untouched (waste_open sets *out
- * to NULL) and every session is as it was before the call. waste_error_detail has the sentence.
+ * to NULL) and every session is as it was before the pass that failed: a pass commits or it never
+ * happened. waste_step is one pass; waste_eval and waste_generate run several, and
+ * waste_session_pos says how many positions are in. waste_error_detail has the sentence.
  *
  * Structs: those with an _init function and no `size` member never change. Those that begin with
  * `uint32_t size` may grow at their end; _init sets the size, the library reads and writes only
@@ -70,7 +78,8 @@ typedef enum {
 
 WASTE_API const char *waste_version(void); /* "0.1.0"; static. Any thread */
 WASTE_API int waste_version_number(void);
-/* "WASTE 0.1.0 (container v0, io io_uring threads sync, kernels avx512, x86_64, ...)"; static */
+/* "WASTE 0.1.0 (container v0, io io_uring threads sync, kernels avx512, x86_64, ...)"; good until
+ * the calling thread's next call */
 WASTE_API const char *waste_build_info(void);
 WASTE_API const char *waste_strerror(waste_status st); /* static, never NULL. Any thread */
 WASTE_API uint64_t waste_physical_ram(void);           /* bytes; 0 = unknown */
@@ -89,7 +98,7 @@ typedef struct {
     int vision;                /* 0; 1: WASTE_E_UNSUPPORTED in this version */
     int verify_records;        /* 1: check the checksum of every expert when it is first used */
     const char *usage_path;    /* not read in this version */
-    int exclusive_open;        /* 0; 1: WASTE_E_BUSY if another process has the container */
+    int exclusive_open;        /* 0; 1: WASTE_E_BUSY if another process has it open exclusively */
 } waste_cfg;
 
 WASTE_API void waste_cfg_init(waste_cfg *cfg); /* defaults; NULL-safe */
@@ -105,7 +114,9 @@ typedef struct {
 typedef struct {
     uint32_t size;
     uint32_t max_sessions; /* 1; memory for all of them is planned at open */
-    uint32_t max_rows; /* 512; most tokens in one pass, halved to 64 while the plan is too big */
+    uint32_t
+        max_rows;      /* 512; most tokens in one pass; halved, to no less than 64, until the
+                          growth of scratch is at most half of what the budget has above the floor */
     int32_t lookahead; /* -1 = 6; experts of the next layer asked for early in decode; 0 = off */
     const char *io_engine; /* NULL = the best that works: "io_uring", "threads", "sync" */
     const char *numeric;   /* NULL = best for this CPU: "f32", "direct", "i16", "i8" */
@@ -159,6 +170,7 @@ typedef struct {
     int32_t
         from_config; /* 1: a release's config.json; file sizes are as our converter makes them */
     char arch[64];
+    uint64_t scratch_growth_bytes; /* what passes longer than 64 rows take beyond the floor */
 } waste_plan;
 
 WASTE_API waste_status waste_plan_ex(const char *path, const waste_cfg *cfg, const waste_opts *opts,
@@ -216,7 +228,8 @@ WASTE_API waste_status waste_get_stats(const waste_ctx *ctx, waste_stats *out);
 typedef struct { /* since open */
     uint32_t size;
     uint32_t reserved0;
-    uint64_t prefill_tokens, decode_tokens; /* rows of passes with more than one row, or one */
+    uint64_t prefill_tokens, decode_tokens; /* rows of passes with more rows than sessions; the
+                                              others */
     double sec_prefill, sec_decode, sec_io;
     uint64_t hits_resident, hits_prefetch, misses; /* expert pins */
     uint64_t bytes_read, bytes_prefetch;
@@ -252,9 +265,9 @@ typedef struct {
     uint8_t held[4];
     uint32_t n_held;
 } waste_utf8; /* zero it to begin */
-/* Feed bytes; out gets the longest run of whole characters, at most 3 * (len + 3) bytes; what can
- * still become a character is held back; U+FFFD stands for what cannot. end: flush. Returns bytes
- * written. Any thread, one per stream. */
+/* Feed bytes; out, the caller's, gets the longest run of whole characters, at most 3 * (len + 3)
+ * bytes; what can still become a character is held back; U+FFFD stands for what cannot. end: flush.
+ * Returns bytes written. Any thread, one per stream. */
 WASTE_API size_t waste_utf8_feed(waste_utf8 *u, const char *bytes, size_t len, int end, char *out);
 
 /* NUL-terminated forms, as published. waste_detokenize adds a NUL. */
@@ -295,8 +308,9 @@ typedef int (*waste_token_cb)(const waste_token_info *info, const char *piece, v
 
 /* Feed ids to the default session, then choose and feed tokens until a stop id, max_tokens, or the
  * context is full (WASTE_OK; waste_error_detail says so). Each token is delivered as soon as it is
- * chosen; at return every delivered token is in the session. WASTE_E_ARG: an id outside the
- * vocabulary, or a prompt that leaves no position. */
+ * chosen, and fed afterwards; at return every delivered token is in the session, but for the last
+ * one when the context is full or when feeding it failed. params become the default session's
+ * sampling. WASTE_E_ARG: an id outside the vocabulary, or a prompt that leaves no position. */
 WASTE_API waste_status waste_generate(waste_ctx *ctx, const int32_t *ids, size_t n,
                                       const waste_gen_params *params, waste_token_cb cb,
                                       void *user);
@@ -364,19 +378,22 @@ typedef struct {
     waste_session *session; /* in: at most one item per session */
     const int32_t *ids;     /* in: what to feed, in order; read during the call only */
     size_t n_ids;
-    size_t n_done;       /* out: ids now in the session; a long prompt takes several steps */
+    size_t n_done;       /* out: ids of this item that are now in the session; a long prompt takes
+                            several steps */
     waste_status status; /* out: OK, CANCELLED, or why the call was refused */
     int32_t token;       /* out, once all ids are in: the id chosen, not yet fed; -1 before */
     float logprob;
-    uint32_t stop;       /* out: 0, WASTE_STOP_ID: `token` ends the turn, WASTE_STOP_CONTEXT */
+    uint32_t stop;       /* out: 0; WASTE_STOP_ID: `token` ends the turn; WASTE_STOP_CONTEXT: the
+                            ids do not fit into the context, nothing was fed */
     const float *logits; /* out: [vocab], the engine's until the next step; NULL if not wanted */
 } waste_item;
 
 /* One pass over rows of these sessions. Rows are taken from the items in order until max_rows are
- * full; what did not fit has n_done 0 and waits for the next call. A session's bits depend on its
- * own ids alone, not on the cut or the company. The stride of the array is items[0].size.
- * IO, CORRUPT, OOM, CANCELLED: nothing was committed for any item. ARG: refused before anything
- * ran, items[i].status says which. */
+ * full; what did not fit has n_done 0 and waits for the next call (rotate the items, or the last
+ * ones starve). A session's bits depend on its own ids alone, not on the cut or the company.
+ * `ids` may point at `token`. The stride of the array is items[0].size. IO, CORRUPT, OOM,
+ * CANCELLED, LIMIT (bias and penalties leave no finite logit): nothing was committed for any item.
+ * ARG: refused before anything ran, items[i].status says which. */
 WASTE_API waste_status waste_step(waste_ctx *ctx, waste_item *items, size_t n_items);
 
 /* ---- for bindings ------------------------------------------------------------------------ */

@@ -104,6 +104,7 @@ static void lay_moe(struct moe_act *a, struct bump *b, const struct hparams *hp,
     a->kept = take(b, a->kept_rows, a->table_bytes[MATRIX_GATE] + a->table_bytes[MATRIX_UP]);
     a->inner = floats(b, s.threads * 2 * a->inter_w);
     a->guess = floats(b, E);
+    a->route = floats(b, s.threads * 2 * E);
 }
 
 static size_t lay(struct act *a, uint8_t *base, const struct hparams *hp, const struct kernels *k,

@@ -65,6 +65,7 @@ struct moe_act {
     uint8_t *kept;    /* [kept_rows][gate, up] tables that serve every expert of a row */
     float *inner;     /* [threads][2][inter_w] */
     float *guess;     /* [E] lookahead scores */
+    float *route;     /* [threads][2 E] scratch of a row's selection */
     size_t latent_w, inter_w;
     size_t table_bytes[MATRICES], tables_bytes; /* of one thread: the sum */
     unsigned kept_rows;

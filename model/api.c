@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/cpu.h"
 #include "model/context.h"
@@ -40,6 +41,32 @@ waste_status ctx_fail(waste_ctx *ctx, const struct err *e)
 {
     ctx->error = *e;
     return status_of(e->code);
+}
+
+waste_status ctx_refuse(waste_ctx *ctx, const char *what)
+{
+    struct err e;
+
+    err_set(&e, ERR_ARG, "%s", what);
+    return ctx ? ctx_fail(ctx, &e) : thread_fail(&e);
+}
+
+waste_status ctx_enter(waste_ctx *ctx)
+{
+    struct err e;
+
+    if (!ctx)
+        return ctx_refuse(NULL, "the context is NULL");
+    if (ctx->pid != (long)getpid())
+        err_set(&e, ERR_BUSY, "this context was opened before a fork; open one in the child");
+    else if (ctx->running)
+        err_set(&e, ERR_BUSY, "called from a callback of this context while a pass runs");
+    else {
+        ctx->error = (struct err){0};
+        return WASTE_OK;
+    }
+    /* the running call owns ctx->error */
+    return thread_fail(&e);
 }
 
 waste_status thread_fail(const struct err *e)
@@ -185,7 +212,7 @@ _Static_assert(sizeof(void *) != 8 || sizeof(waste_stats) == 56, "waste_stats");
 waste_status waste_memory_used(const waste_ctx *ctx, waste_memplan *out)
 {
     if (!ctx || !out)
-        return WASTE_E_ARG;
+        return ctx_refuse(NULL, "waste_memory_used: context and out are needed");
     memplan_of(out, &ctx->plan);
     out->scratch_bytes = ctx->plan.scratch_rows;
     out->min_expert_cache = (uint64_t)ctx->frames.n * ctx->frames.frame_bytes;
@@ -197,7 +224,7 @@ waste_status waste_model_get_info(const waste_ctx *ctx, waste_model_info *out)
     const struct hparams *hp;
 
     if (!ctx || !out)
-        return WASTE_E_ARG;
+        return ctx_refuse(NULL, "waste_model_get_info: context and out are needed");
     hp = &ctx->model.hp;
     *out = (waste_model_info){
         .n_layers = hp->n_layers,
@@ -220,10 +247,10 @@ static waste_status answer(void *out, const void *from, size_t bytes)
     uint32_t size;
 
     if (!out)
-        return WASTE_E_ARG;
+        return ctx_refuse(NULL, "out is NULL");
     memcpy(&size, out, sizeof(size));
     if (size < sizeof(size) || size > 65536)
-        return WASTE_E_ARG;
+        return ctx_refuse(NULL, "out->size is not set");
     memcpy((char *)out + sizeof(size), (const char *)from + sizeof(size),
            (size < bytes ? size : bytes) - sizeof(size));
     return WASTE_OK;
@@ -234,7 +261,7 @@ waste_status waste_engine_info(const waste_ctx *ctx, waste_engine *out)
     waste_engine e;
 
     if (!ctx)
-        return WASTE_E_ARG;
+        return ctx_refuse(NULL, "the context is NULL");
     e = (waste_engine){
         .size = sizeof(e),
         .n_threads = ctx->n_threads,
@@ -263,7 +290,7 @@ waste_status waste_get_counters(const waste_ctx *ctx, waste_counters *out)
     struct pool_stats s = {0};
 
     if (!ctx)
-        return WASTE_E_ARG;
+        return ctx_refuse(NULL, "the context is NULL");
     c = ctx->counters;
     if (ctx->experts)
         ctx->experts->ops->stats(ctx->experts, &s);
@@ -281,7 +308,7 @@ waste_status waste_get_stats(const waste_ctx *ctx, waste_stats *out)
     waste_counters c = {.size = sizeof(c)};
 
     if (!ctx || !out || waste_get_counters(ctx, &c))
-        return WASTE_E_ARG;
+        return ctx_refuse(NULL, "waste_get_stats: context and out are needed");
     *out = (waste_stats){
         .tokens_generated = c.decode_tokens,
         .experts_hit = c.hits_resident + c.hits_prefetch,

@@ -13,9 +13,9 @@ waste_status waste_eval(waste_ctx *ctx, const int32_t *ids, size_t n, const floa
     struct session *se;
     waste_status st;
 
-    if (!ctx)
-        return WASTE_E_ARG;
-    ctx->error = (struct err){0};
+    st = ctx_enter(ctx);
+    if (st != WASTE_OK)
+        return st;
     se = &ctx->session[0].s;
     it.session = &ctx->session[0];
     if (n > se->ctx - se->pos) {
@@ -59,7 +59,7 @@ static void gen_mark(struct gen *g)
 }
 
 /* Hand one token to the host; true: it wants no more. */
-static bool gen_deliver(struct gen *g, unsigned index, const waste_item *it)
+static bool gen_deliver(struct gen *g, unsigned index, const waste_item *it, bool last)
 {
     char piece[UTF8_FEED_MAX(4096) + UTF8_FLUSH_MAX + 1];
     waste_counters c = {.size = sizeof(c)};
@@ -70,6 +70,8 @@ static bool gen_deliver(struct gen *g, unsigned index, const waste_item *it)
     if (g->ctx->tokenizer)
         tokenizer_token_bytes(g->ctx->tokenizer, it->token, &bytes, &len);
     n = utf8_feed(&g->text, bytes, len < 4096 ? len : 4096, piece);
+    if (last)
+        n += utf8_flush(&g->text, piece + n);
     piece[n] = 0;
     waste_token_info info = {
         .token_index = index,
@@ -100,7 +102,8 @@ static int generate(struct gen *g, const int32_t *ids, size_t n, unsigned max, s
         return e->code;
     for (unsigned i = 0; i < max; i++) {
         int32_t id = it.token;
-        bool done = gen_deliver(g, i, &it), last = i + 1 == max || it.stop == WASTE_STOP_ID || done;
+        bool last = i + 1 == max || it.stop == WASTE_STOP_ID || se->pos == se->ctx;
+        bool done = gen_deliver(g, i, &it, last);
 
         gen_mark(g);
         if (se->pos == se->ctx) { /* chosen, but no position is left to put it in */
@@ -110,7 +113,7 @@ static int generate(struct gen *g, const int32_t *ids, size_t n, unsigned max, s
         }
         it.ids = &id;
         it.n_ids = 1;
-        it.want = last ? 0 : WASTE_WANT_TOKEN; /* a delivered token is in the session */
+        it.want = last || done ? 0 : WASTE_WANT_TOKEN; /* a delivered token is in the session */
         if (step_feed(ctx, &it, e))
             return e->code;
         if (done)
@@ -131,9 +134,9 @@ waste_status waste_generate(waste_ctx *ctx, const int32_t *ids, size_t n,
     struct session *se;
     waste_status st;
 
-    if (!ctx)
-        return WASTE_E_ARG;
-    ctx->error = (struct err){0};
+    st = ctx_enter(ctx);
+    if (st != WASTE_OK)
+        return st;
     waste_gen_params_init(&p);
     if (params)
         p = *params;

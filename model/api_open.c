@@ -7,6 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/thread.h"
 #include "model/context.h"
 
 enum {
@@ -25,10 +26,16 @@ void ctx_poll(void *arg)
         const waste_item *it =
             (const waste_item *)(const void *)((const char *)ctx->items + i * ctx->item_stride);
 
-        wanted |= !atomic_load(&it->session->s.cancel);
+        wanted |= it->n_done && !atomic_load(&it->session->s.cancel);
     }
     if (!wanted) /* nobody waits for this pass any more */
         atomic_store(&ctx->progress.cancel, true);
+    if (ctx->experts) {
+        struct pool_stats s;
+
+        ctx->experts->ops->stats(ctx->experts, &s);
+        atomic_store(&ctx->progress.bytes, s.bytes - ctx->bytes0);
+    }
     if (ctx->opts.progress && now - ctx->last_poll_ns >= 100000000u) {
         waste_progress p = {.size = sizeof(p)};
 
@@ -93,27 +100,31 @@ static int text_open(waste_ctx *ctx, struct err *e)
     return masks_open(ctx, e);
 }
 
+static double mib(uint64_t bytes)
+{
+    return (double)bytes / (1 << 20);
+}
+
 static int plan_open(waste_ctx *ctx, const struct wish *w, struct err *e)
 {
     const struct manifest *m = container_manifest(ctx->container);
     char why[128];
     struct plan_request q = request_of(w, why, sizeof(why));
-    int fd = open(container_dir(ctx->container), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    int rc = facts_of_manifest(&ctx->facts, m, fd, e);
 
-    if (fd >= 0)
-        close(fd);
-    if (rc)
-        return rc;
+    if (facts_of_manifest(&ctx->facts, m, container_dirfd(ctx->container), e))
+        return e->code;
     plan_make(&ctx->plan, &ctx->facts, &q);
+    if (!ctx->plan.fits && ctx->plan.chosen)
+        return err_set(e, ERR_BUDGET,
+                       "the floor of %.1f MiB is above the %.1f MiB that this machine offers (%s)",
+                       mib(ctx->plan.floor), mib(q.usable), why);
     if (!ctx->plan.fits)
         return err_set(e, ERR_BUDGET,
-                       "budget %.2f GiB is below the floor of %.2f GiB (trunk %.2f, state %.2f at "
-                       "%u positions, scratch %.2f, experts %.2f); \"waste plan\" has the details",
-                       (double)ctx->plan.budget / (1 << 30), (double)ctx->plan.floor / (1 << 30),
-                       (double)ctx->plan.trunk / (1 << 30), (double)ctx->plan.state / (1 << 30),
-                       w->ctx, (double)ctx->plan.scratch / (1 << 30),
-                       (double)ctx->plan.cache_min / (1 << 30));
+                       "budget %.1f MiB is below the floor of %.1f MiB (trunk %.1f, state %.1f at "
+                       "%u positions, scratch %.1f, experts %.1f); \"waste plan\" has the details",
+                       mib(ctx->plan.budget), mib(ctx->plan.floor), mib(ctx->plan.trunk),
+                       mib(ctx->plan.state), w->ctx, mib(ctx->plan.scratch),
+                       mib(ctx->plan.cache_min));
     mem_init(&ctx->mem, ctx->plan.budget);
     return mem_charge(&ctx->mem, MEM_OTHER, ctx->plan.process, e);
 }
@@ -127,6 +138,7 @@ static void *load_thread(void *arg)
 {
     struct load *l = arg;
 
+    fp_begin();
     trunk_load(l->ctx->trunk, &l->ctx->mem, &l->ctx->progress, &l->e);
     return NULL;
 }
@@ -137,7 +149,7 @@ static int trunk_load_watched(waste_ctx *ctx, struct err *e)
     struct timespec until;
     pthread_t thread;
 
-    if (!ctx->opts.progress || pthread_create(&thread, NULL, load_thread, &l))
+    if (!ctx->opts.progress || thread_start(&thread, load_thread, &l))
         return trunk_load(ctx->trunk, &ctx->mem, &ctx->progress, e);
     do {
         ctx_poll(ctx);
@@ -171,8 +183,7 @@ static int sessions_open(waste_ctx *ctx, unsigned n, struct err *e)
     ctx->session = calloc(n, sizeof(*ctx->session));
     ctx->token = calloc(ctx->plan.rows, sizeof(*ctx->token));
     ctx->span = calloc(n, sizeof(*ctx->span));
-    ctx->recent = calloc(ctx->ctx_tokens, sizeof(*ctx->recent));
-    if (!ctx->session || !ctx->token || !ctx->span || !ctx->recent)
+    if (!ctx->session || !ctx->token || !ctx->span)
         return err_set(e, ERR_NOMEM, "%u sessions", n);
     for (; ctx->n_sessions < n; ctx->n_sessions++) {
         waste_session *s = &ctx->session[ctx->n_sessions];
@@ -285,6 +296,8 @@ waste_status waste_open_ex(const char *path, const waste_cfg *cfg, const waste_o
     struct err e = {0};
     struct wish w;
     waste_ctx *ctx;
+    unsigned fp;
+    int rc;
 
     if (!out) {
         err_set(&e, ERR_ARG, "waste_open: out is NULL");
@@ -307,9 +320,15 @@ waste_status waste_open_ex(const char *path, const waste_cfg *cfg, const waste_o
     ctx->profile = w.profile;
     ctx->n_threads = w.n_threads;
     ctx->ctx_tokens = w.ctx;
+    ctx->pid = (long)getpid();
     ctx->lookahead = w.opts.lookahead < 0 ? LOOKAHEAD_DEFAULT : (unsigned)w.opts.lookahead;
     ctx->counters.size = sizeof(ctx->counters);
-    if (ctx_open(ctx, path, &w, &e)) {
+    fp = fp_begin(); /* what is computed once is computed as defined, too */
+    ctx->running = true;
+    rc = ctx_open(ctx, path, &w, &e);
+    ctx->running = false;
+    fp_end(fp);
+    if (rc) {
         waste_close(ctx);
         return thread_fail(&e);
     }
@@ -329,11 +348,12 @@ waste_status waste_open(const char *path, const waste_cfg *cfg, waste_ctx **out)
 
 void waste_close(waste_ctx *ctx)
 {
-    struct err ignored;
+    struct err e;
 
     if (!ctx)
         return;
-    route_trace_close(ctx->trace, &ignored);
+    if (route_trace_close(ctx->trace, &e))
+        say(ctx, 0, e.text);
     if (ctx->experts)
         ctx->experts->ops->close(ctx->experts);
     pool_close(ctx->pool);
@@ -355,7 +375,6 @@ void waste_close(waste_ctx *ctx)
     free(ctx->session);
     free(ctx->token);
     free(ctx->span);
-    free(ctx->recent);
     free(ctx->never);
     free(ctx->spared);
     free(ctx);

@@ -1,5 +1,6 @@
 /* api_plan.c - what a host asks for, held against this machine, and the plan: a part of waste.h
  * (see context.h). */
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
@@ -49,7 +50,7 @@ static int wish_threads(struct wish *w, struct err *e)
 
     w->cpus.n = 0;
     if (w->cfg.cpu_list && cpu_list_parse(&w->cpus, w->cfg.cpu_list, e))
-        return err_wrap(e, "cpu list");
+        return e->code;
     if (n < 0 || n > THREADS_MAX)
         return err_set(e, ERR_ARG, "%d threads: 1...%d are possible, 0 = one per core", n,
                        THREADS_MAX);
@@ -136,13 +137,15 @@ uint64_t expert_params(const struct hparams *hp, unsigned n)
 /* path as a container, a release's directory, or its config.json. */
 static int facts_at(struct facts *out, const char *path, struct err *e)
 {
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC), rc;
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC), rc, why = errno;
     struct manifest m;
     struct stat st;
     json_t *config;
 
     if (fd < 0) { /* not a directory: a config.json */
         fd = AT_FDCWD;
+        if (why != ENOTDIR && why != ENOENT)
+            return err_sys(e, why, "%s", path);
         if (stat(path, &st) || !S_ISREG(st.st_mode))
             return err_set(e, ERR_IO, "%s: no such container, release directory or config.json",
                            path);
@@ -179,12 +182,17 @@ waste_status waste_plan_ex(const char *path, const waste_cfg *cfg, const waste_o
     struct plan p;
     waste_plan r = {.size = sizeof(r)};
     struct plan_request q;
+    unsigned fp;
+    int rc;
 
     if (!path || !out || out->size < sizeof(uint32_t) || out->size > 65536) {
         err_set(&e, ERR_ARG, "plan: path and out with its size set are needed");
         return thread_fail(&e);
     }
-    if (wish_of(&w, cfg, opts, &e) || facts_at(&f, path, &e))
+    fp = fp_begin();
+    rc = wish_of(&w, cfg, opts, &e) || facts_at(&f, path, &e);
+    fp_end(fp);
+    if (rc)
         return thread_fail(&e);
     q = request_of(&w, r.usable_why, sizeof(r.usable_why));
     plan_make(&p, &f, &q);
@@ -192,6 +200,7 @@ waste_status waste_plan_ex(const char *path, const waste_cfg *cfg, const waste_o
     r.ctx_tokens = w.ctx;
     r.max_sessions = w.opts.max_sessions;
     r.max_rows = p.rows;
+    r.scratch_growth_bytes = p.scratch_rows - p.scratch;
     r.physical_ram_bytes = machine_ram();
     r.usable_ram_bytes = q.usable;
     r.budget_bytes = p.budget;
@@ -223,7 +232,7 @@ waste_status waste_plan_memory(const char *path, uint32_t ctx_tokens, waste_memp
 
     waste_cfg_init(&cfg);
     cfg.ctx_tokens = ctx_tokens;
-    st = out ? waste_plan_ex(path, &cfg, NULL, &p) : WASTE_E_ARG;
+    st = out ? waste_plan_ex(path, &cfg, NULL, &p) : ctx_refuse(NULL, "out is NULL");
     if (st == WASTE_OK)
         *out = p.mem;
     return st;

@@ -1,157 +1,8 @@
-/* api_step.c - sessions and passes: the second part of waste.h (see context.h). */
+/* api_step.c - passes: a part of waste.h (see context.h). */
 #include <math.h>
 #include <string.h>
 
 #include "model/context.h"
-
-/* ---- sessions ---- */
-
-waste_status waste_session_open(waste_ctx *ctx, waste_session **out)
-{
-    struct err e = {0};
-
-    if (!ctx || !out)
-        return WASTE_E_ARG;
-    for (unsigned i = 0; i < ctx->n_sessions; i++)
-        if (!ctx->session[i].s.open) {
-            waste_session_reset(&ctx->session[i]);
-            waste_session_sampling(&ctx->session[i], NULL);
-            ctx->session[i].s.open = true;
-            *out = &ctx->session[i];
-            return WASTE_OK;
-        }
-    err_set(&e, ERR_BUSY, "all %u sessions are open (opts.max_sessions)", ctx->n_sessions);
-    return ctx_fail(ctx, &e);
-}
-
-void waste_session_close(waste_session *s)
-{
-    if (s && s != &s->ctx->session[0])
-        s->s.open = false;
-}
-
-waste_session *waste_session_default(waste_ctx *ctx)
-{
-    return ctx ? &ctx->session[0] : NULL;
-}
-
-waste_status waste_session_reset(waste_session *s)
-{
-    if (!s)
-        return WASTE_E_ARG;
-    session_reset(&s->s);
-    return WASTE_OK;
-}
-
-waste_status waste_state_reset(waste_ctx *ctx)
-{
-    return waste_session_reset(waste_session_default(ctx));
-}
-
-size_t waste_session_pos(const waste_session *s)
-{
-    return s ? s->s.pos : 0;
-}
-
-waste_status waste_session_ids(const waste_session *s, int32_t *out, size_t cap, size_t *n_out)
-{
-    if (!s || !n_out)
-        return WASTE_E_ARG;
-    *n_out = s->s.pos;
-    if (cap < s->s.pos || !out)
-        return s->s.pos ? WASTE_E_ARG : WASTE_OK;
-    memcpy(out, s->s.ids, s->s.pos * sizeof(*out));
-    return WASTE_OK;
-}
-
-void waste_session_cancel(waste_session *s)
-{
-    if (s)
-        atomic_store(&s->s.cancel, true);
-}
-
-void waste_sampling_init(waste_sampling *p)
-{
-    if (!p)
-        return;
-    memset(p, 0, sizeof(*p));
-    p->size = sizeof(*p);
-    p->top_p = 1;
-    p->repeat_penalty = 1;
-    p->repeat_window = 64;
-}
-
-static int sampling_check(const waste_sampling *p, unsigned vocab, struct err *e)
-{
-    if (!isfinite(p->temperature) || p->temperature > 1e6f)
-        return err_set(e, ERR_ARG, "temperature = %g is not usable", (double)p->temperature);
-    if (!(p->top_p > 0) || !isfinite(p->top_p))
-        return err_set(e, ERR_ARG, "top_p = %g is out of range: above 0, 1 = off",
-                       (double)p->top_p);
-    if (p->top_k < 0)
-        return err_set(e, ERR_ARG, "top_k = %d is out of range: 0 = off", p->top_k);
-    if (!(p->min_p >= 0) || p->min_p > 1)
-        return err_set(e, ERR_ARG, "min_p = %g is out of range 0...1", (double)p->min_p);
-    if (!(p->repeat_penalty > 0) || !isfinite(p->repeat_penalty))
-        return err_set(e, ERR_ARG, "repeat_penalty = %g is out of range: above 0, 1 = off",
-                       (double)p->repeat_penalty);
-    if (!isfinite(p->presence_penalty) || !isfinite(p->frequency_penalty))
-        return err_set(e, ERR_ARG, "presence_penalty, frequency_penalty must be finite");
-    if (p->n_logit_bias > SAMPLER_BIAS_MAX || (p->n_logit_bias && !p->logit_bias))
-        return err_set(e, ERR_ARG, "logit_bias: %zu entries, at most %d", p->n_logit_bias,
-                       SAMPLER_BIAS_MAX);
-    for (size_t i = 0; i < p->n_logit_bias; i++)
-        if (p->logit_bias[i].id < 0 || (unsigned)p->logit_bias[i].id >= vocab ||
-            !isfinite(p->logit_bias[i].value))
-            return err_set(e, ERR_ARG, "logit_bias: id %d (vocabulary of %u), value %g",
-                           p->logit_bias[i].id, vocab, (double)p->logit_bias[i].value);
-    if (p->n_stop > SAMPLER_STOP_MAX || (p->n_stop && !p->stop_tokens))
-        return err_set(e, ERR_ARG, "stop_tokens: %zu ids, at most %d", p->n_stop, SAMPLER_STOP_MAX);
-    return 0;
-}
-
-waste_status waste_session_sampling(waste_session *s, const waste_sampling *from)
-{
-    waste_sampling p;
-    struct sampler *to;
-    struct err e = {0};
-
-    if (!s)
-        return WASTE_E_ARG;
-    waste_sampling_init(&p);
-    if (from) {
-        if (from->size < sizeof(uint32_t) || from->size > 4096)
-            return WASTE_E_ARG;
-        memcpy(&p, from, from->size < sizeof(p) ? from->size : sizeof(p));
-    }
-    if (sampling_check(&p, s->ctx->model.hp.vocab, &e))
-        return ctx_fail(s->ctx, &e);
-    to = &s->s.sampler;
-    sampler_init(to);
-    to->never = s->ctx->never;
-    to->spared = s->ctx->spared;
-    to->temperature = p.temperature;
-    to->top_p = p.top_p;
-    to->min_p = p.min_p;
-    to->top_k = (unsigned)p.top_k;
-    to->seed = p.seed;
-    to->stream = p.stream;
-    to->repeat_penalty = p.repeat_penalty;
-    to->repeat_window = p.repeat_window;
-    to->presence_penalty = p.presence_penalty;
-    to->frequency_penalty = p.frequency_penalty;
-    to->n_bias = (unsigned)p.n_logit_bias;
-    for (unsigned i = 0; i < to->n_bias; i++) {
-        to->bias_id[i] = p.logit_bias[i].id;
-        to->bias[i] = p.logit_bias[i].value;
-    }
-    to->n_stop = (unsigned)p.n_stop;
-    if (to->n_stop)
-        memcpy(to->stop, p.stop_tokens, p.n_stop * sizeof(*to->stop));
-    return WASTE_OK;
-}
-
-/* ---- one pass ---- */
 
 struct step { /* the items of one call */
     waste_ctx *ctx;
@@ -189,6 +40,10 @@ static int items_check(const struct step *s, struct err *e)
                 err_set(e, ERR_ARG, "items %zu and %zu are of one session", j, i);
                 return item_refuse(it, e);
             }
+        if (it->want & ~(uint32_t)(WASTE_WANT_TOKEN | WASTE_WANT_LOGITS)) {
+            err_set(e, ERR_ARG, "item %zu: want = %u has unknown bits", i, it->want);
+            return item_refuse(it, e);
+        }
         if (!it->ids || !it->n_ids) {
             err_set(e, ERR_ARG, "item %zu: nothing to feed", i);
             return item_refuse(it, e);
@@ -251,7 +106,7 @@ static void rows_take(const struct step *s, struct rows *rows)
 
 /* The ids this session chose itself in the last repeat_window positions, those of this pass
  * included, newest last: what penalties look at. */
-static unsigned recent_ids(const waste_ctx *ctx, const struct span *sp, int32_t first_id)
+static unsigned recent_ids(const struct span *sp, int32_t first_id)
 {
     const struct session *se = sp->session;
     unsigned window = se->sampler.repeat_window, end = sp->pos0 + sp->n, n = 0;
@@ -259,9 +114,9 @@ static unsigned recent_ids(const waste_ctx *ctx, const struct span *sp, int32_t 
 
     for (unsigned i = first; i < sp->pos0; i++)
         if (se->made[i])
-            ctx->recent[n++] = se->ids[i];
+            se->recent[n++] = se->ids[i];
     if (first <= sp->pos0 && first_id == se->choice)
-        ctx->recent[n++] = first_id;
+        se->recent[n++] = first_id;
     return n;
 }
 
@@ -296,8 +151,8 @@ static int item_choose(waste_ctx *ctx, waste_item *it, const struct span *sp, co
                                sp->pos0 + sp->n, i);
         return 0;
     }
-    n = recent_ids(ctx, sp, ctx->token[sp->row0]);
-    if (sampler_choose(&se->sampler, logits, ctx->model.hp.vocab, ctx->recent, n, sp->pos0 + sp->n,
+    n = recent_ids(sp, ctx->token[sp->row0]);
+    if (sampler_choose(&se->sampler, logits, ctx->model.hp.vocab, se->recent, n, sp->pos0 + sp->n,
                        ctx->act.choose, &it->token, &it->logprob, e))
         return e->code;
     it->stop = ends_turn(ctx, se, it->token) ? WASTE_STOP_ID : 0;
@@ -389,10 +244,16 @@ static int step_run(const struct step *s, struct err *e)
     rows_take(s, &rows);
     if (!rows.n)
         return 0;
+    if (container_check_trunk(ctx->container, e)) {
+        items_undo(s, e->code);
+        return e->code;
+    }
     ctx->items = s->first;
     ctx->n_items = s->n;
     ctx->item_stride = s->stride;
+    ctx->running = true;
     rc = pass(s, &rows, e);
+    ctx->running = false;
     ctx->n_items = 0;
     sec = (double)(now_ns() - t0) * 1e-9;
     if (rows.n > rows.n_spans)
@@ -411,6 +272,16 @@ static int step_run(const struct step *s, struct err *e)
     return 0;
 }
 
+static void step_begin(waste_ctx *ctx, enum phase phase, uint64_t total)
+{
+    struct pool_stats s = {0};
+
+    if (ctx->experts)
+        ctx->experts->ops->stats(ctx->experts, &s);
+    ctx->bytes0 = s.bytes;
+    progress_begin(&ctx->progress, phase, total);
+}
+
 /* Cancelled before it began, or while it ran: the flag is spent either way. */
 waste_status step_end(waste_ctx *ctx, int rc, struct err *e)
 {
@@ -424,12 +295,13 @@ waste_status waste_step(waste_ctx *ctx, waste_item *items, size_t n_items)
 {
     struct err e = {0};
     struct step s = {.ctx = ctx, .first = items, .n = n_items};
+    waste_status st = ctx_enter(ctx);
     size_t rows = 0;
 
-    if (!ctx)
-        return WASTE_E_ARG;
-    ctx->error = (struct err){0};
-    if (!items || !n_items || n_items > ctx->n_sessions || items->size < sizeof(waste_item)) {
+    if (st != WASTE_OK)
+        return st;
+    if (!items || !n_items || n_items > ctx->n_sessions || items->size < sizeof(waste_item) ||
+        items->size % _Alignof(waste_item) || items->size > 65536) {
         err_set(&e, ERR_ARG, "%zu items (1...%u sessions), items[0].size = %u (%zu expected)",
                 n_items, ctx->n_sessions, items ? items->size : 0, sizeof(waste_item));
         return ctx_fail(ctx, &e);
@@ -439,7 +311,7 @@ waste_status waste_step(waste_ctx *ctx, waste_item *items, size_t n_items)
         return ctx_fail(ctx, &e);
     for (size_t i = 0; i < n_items; i++)
         rows += item(&s, i)->n_ids;
-    progress_begin(&ctx->progress, rows > n_items ? PHASE_PREFILL : PHASE_DECODE, rows);
+    step_begin(ctx, rows > n_items ? PHASE_PREFILL : PHASE_DECODE, rows);
     return step_end(ctx, step_run(&s, &e), &e);
 }
 
@@ -451,7 +323,7 @@ int step_feed(waste_ctx *ctx, waste_item *it, struct err *e)
 
     if (items_check(&s, e))
         return e->code;
-    progress_begin(&ctx->progress, total > 1 ? PHASE_PREFILL : PHASE_DECODE, total);
+    step_begin(ctx, total > 1 ? PHASE_PREFILL : PHASE_DECODE, total);
     while (fed < total) {
         it->ids = ids + fed;
         it->n_ids = total - fed;

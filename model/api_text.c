@@ -1,4 +1,4 @@
-/* api_text.c - text and ids: the third part of waste.h (see context.h). A waste_tokenizer is a
+/* api_text.c - text and ids: a part of waste.h (see context.h). A waste_tokenizer is a
  * struct tokenizer; hosts see only the name. */
 #include <stdlib.h>
 #include <string.h>
@@ -70,7 +70,7 @@ waste_status waste_token_bytes(const waste_tokenizer *t, int32_t id, const char 
                                size_t *len)
 {
     if (!t || !bytes || !len || !tokenizer_token_bytes(in(t), id, bytes, len))
-        return WASTE_E_ARG;
+        return ctx_refuse(NULL, "waste_token_bytes: an id that has bytes is needed");
     return WASTE_OK;
 }
 
@@ -103,9 +103,13 @@ static waste_status encode_with(waste_ctx *ctx, int mode, const char *text, int 
 {
     struct err e = {0};
     size_t bos = add_bos ? 1 : 0;
+    waste_status st = ctx_enter(ctx);
 
-    if (!ctx || !text || !n_out)
-        return WASTE_E_ARG;
+    if (st != WASTE_OK)
+        return st;
+    if (!text || !n_out || (!out && cap))
+        return ctx_refuse(ctx, "waste_tokenize: text, n_out and room for cap ids are needed");
+    *n_out = 0;
     if (!ctx->tokenizer)
         return ctx_fail(ctx, &ctx->no_tokenizer);
     if (bos && cap)
@@ -140,9 +144,12 @@ waste_status waste_detokenize(waste_ctx *ctx, const int32_t *ids, size_t n, char
                               size_t *n_out)
 {
     struct err e = {0};
+    waste_status st = ctx_enter(ctx);
 
-    if (!ctx || (!ids && n) || !n_out)
-        return WASTE_E_ARG;
+    if (st != WASTE_OK)
+        return st;
+    if ((!ids && n) || !n_out || (!out && cap))
+        return ctx_refuse(ctx, "waste_detokenize: ids, n_out and room for cap bytes are needed");
     if (!ctx->tokenizer)
         return ctx_fail(ctx, &ctx->no_tokenizer);
     if (tokenizer_decode(ctx->tokenizer, ids, n, cap ? out : NULL, cap ? cap - 1 : 0, n_out, &e))

@@ -195,21 +195,25 @@ void plan_make(struct plan *out, const struct facts *f, const struct plan_reques
     if (!p.budget) {
         p.chosen = true;
         p.budget = p.floor;
-        for (unsigned sets = 3; sets && r->usable; sets--)
-            if (p.floor + sets * p.working_set <= r->usable / 4 * 3) {
-                p.budget = p.floor + sets * p.working_set;
+        for (unsigned sets = 3; sets && r->usable; sets--) {
+            uint64_t more = sets * p.working_set;
+
+            more = more < p.all_experts ? more : p.all_experts;
+            if (p.floor + more <= r->usable / 4 * 3) {
+                p.budget = p.floor + more;
                 break;
             }
+        }
     }
-    p.fits = p.budget >= p.floor;
+    p.fits = p.budget >= p.floor && !(p.chosen && r->usable && p.floor > r->usable);
     left = p.fits ? p.budget - p.floor : 0;
     p.scratch_rows = p.scratch;
-    while (p.fits && p.rows * 2 <= r->rows_max) {
-        uint64_t more = scratch_bytes(f, r, p.rows * 2) - least;
+    for (unsigned rows = r->rows_max; p.fits && rows > p.rows; rows = rows / 2) {
+        uint64_t more = scratch_bytes(f, r, rows) - least;
 
         if (more > left / 2)
-            break;
-        p.rows *= 2;
+            continue;
+        p.rows = rows;
         p.scratch_rows = p.scratch + more;
     }
     if (record) {

@@ -55,7 +55,8 @@ struct plan {
     uint64_t process; /* part of scratch that is not ours to map: the allowance */
 };
 
-/* Never fails: a budget below the floor gives fits = false. */
+/* Never fails: a budget below the floor, or a floor above usable RAM where the choice is ours,
+ * gives fits = false. */
 void plan_make(struct plan *out, const struct facts *f, const struct plan_request *r);
 
 /* Resident bytes of one trunk entry: codes and scales, each padded to 64. */

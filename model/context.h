@@ -1,6 +1,6 @@
 /* model/context.h - what waste_ctx is, shared by the files that implement waste.h: api.c
- * (statuses, information), api_plan.c, api_open.c, api_step.c, api_generate.c (sessions and
- * passes), api_text.c (text and ids). */
+ * (statuses, information), api_plan.c, api_open.c, api_session.c, api_step.c, api_generate.c
+ * (sessions and passes), api_text.c (text and ids). */
 #ifndef MODEL_CONTEXT_H
 #define MODEL_CONTEXT_H
 
@@ -47,7 +47,6 @@ struct waste_ctx {
     unsigned n_sessions;
     int32_t *token;          /* [plan.rows] */
     struct span *span;       /* [n_sessions] */
-    int32_t *recent;         /* [ctx] */
     uint8_t *never, *spared; /* [vocab], or NULL without a tokenizer */
     int32_t stop[EOS_MAX];   /* ids that end a turn in this container */
     unsigned n_stop;
@@ -63,6 +62,9 @@ struct waste_ctx {
     uint64_t last_poll_ns;
     const waste_item *items; /* of the running step, for cancellation */
     size_t n_items, item_stride;
+    uint64_t bytes0; /* read before the running call, for its progress */
+    bool running;    /* a pass runs: a callback that comes back in is refused */
+    long pid;        /* the process that opened it: threads do not survive a fork */
 };
 
 struct wish { /* cfg and opts, resolved against this machine */
@@ -88,8 +90,13 @@ int step_feed(waste_ctx *ctx, waste_item *it, struct err *e);
 waste_status step_end(waste_ctx *ctx, int rc, struct err *e);
 
 waste_status status_of(int code);
+/* Begin a call on ctx: forgets the last error. WASTE_E_BUSY inside a callback of a running pass,
+ * and in a forked child. */
+waste_status ctx_enter(waste_ctx *ctx);
 /* Keep the error for waste_error_detail; returns its status. */
 waste_status ctx_fail(waste_ctx *ctx, const struct err *e);
+/* The same for a call that makes no sense. */
+waste_status ctx_refuse(waste_ctx *ctx, const char *what);
 waste_status thread_fail(const struct err *e); /* for calls without a context */
 uint64_t now_ns(void);
 /* The host's progress callback, at most every 100 ms; a non-zero answer cancels. */

@@ -14,7 +14,7 @@ static int read_dims(const struct json_at *at, const struct dim *d, unsigned n, 
 {
     for (unsigned i = 0; i < n; i++) {
         const json_t *v = json_object_get(at->object, d[i].key);
-        const char *key = v || !d[i].alias ? d[i].key : d[i].alias;
+        const char *key = (v && !json_is_null(v)) || !d[i].alias ? d[i].key : d[i].alias;
         int64_t x;
 
         if (json_get_int(&x, at, key, d[i].fallback, d[i].lo, d[i].hi, e))
@@ -133,7 +133,25 @@ static int read_kda(struct hparams *hp, const struct json_at *config, struct err
 }
 
 /* YaRN (arXiv:2309.00071): frequencies blended between the plain and the stretched, from position
- * 0 on, and a factor on the attention scale. */
+ * 0 on. */
+static void yarn_frequencies(struct hparams *hp, double theta, double factor, double original,
+                             double fast, double slow)
+{
+    double d = hp->rope, two_pi = 2 * 3.14159265358979323846;
+    double low = fmax(floor(d * log(original / (two_pi * fast)) / (2 * log(theta))), 0);
+    double high = fmin(ceil(d * log(original / (two_pi * slow)) / (2 * log(theta))), d - 1);
+
+    if (low == high)
+        high += 0.001;
+    for (unsigned j = 0; j < hp->rope / 2; j++) {
+        double f = pow(theta, -2.0 * j / d);
+        double ramp = fmin(fmax((j - low) / (high - low), 0), 1);
+
+        hp->rope_freq[j] = (float)(factor > 1 ? f / factor * ramp + f * (1 - ramp) : f);
+    }
+}
+
+/* Frequencies, and YaRN's factor on the attention scale. */
 static int read_rope(struct hparams *hp, const struct json_at *config, struct err *e)
 {
     static const char *const yarn[] = {"yarn", NULL};
@@ -191,20 +209,20 @@ static int read_rope(struct hparams *hp, const struct json_at *config, struct er
             mu = 0.1 * all_dim * log(factor) + 1;
     }
     hp->attn_scale = (float)(scale * mu * mu);
-
-    double d = hp->rope, two_pi = 2 * 3.14159265358979323846;
-    double low = fmax(floor(d * log(original / (two_pi * fast)) / (2 * log(theta))), 0);
-    double high = fmin(ceil(d * log(original / (two_pi * slow)) / (2 * log(theta))), d - 1);
-
-    if (low == high)
-        high += 0.001;
-    for (unsigned j = 0; j < hp->rope / 2; j++) {
-        double f = pow(theta, -2.0 * j / d);
-        double ramp = fmin(fmax((j - low) / (high - low), 0), 1);
-
-        hp->rope_freq[j] = (float)(factor > 1 ? f / factor * ramp + f * (1 - ramp) : f);
-    }
+    yarn_frequencies(hp, theta, factor, original, fast, slow);
     return 0;
+}
+
+/* What a configuration calls itself, for messages. */
+static const char *architecture(const json_t *config, char *text, size_t n)
+{
+    const json_t *name = json_array_get(json_object_get(config, "architectures"), 0);
+
+    if (!json_is_string(name))
+        name = json_object_get(config, "model_type");
+    if (!json_is_string(name))
+        return "this model's";
+    return json_printable(text, n, json_string_value(name), json_string_length(name));
 }
 
 static int read_mla(struct hparams *hp, const struct json_at *at, struct err *e)
@@ -217,12 +235,19 @@ static int read_mla(struct hparams *hp, const struct json_at *at, struct err *e)
         {&hp->rope, "qk_rope_head_dim", NULL, 0, 0, 1 << 20},
         {&hp->v_dim, "v_head_dim", NULL, 0, 0, 1 << 20},
     };
+    char name[64];
     int64_t n;
 
     if (read_dims(at, dims, 5, e) || json_get_flag(&hp->mla_gate, at, "mla_use_output_gate", e))
         return e->code;
     if (!hp->n_mla)
         return 0;
+    if (!json_object_get(at->object, "kv_lora_rank"))
+        return err_set(
+            e, ERR_UNSUPPORTED,
+            "%s has no kv_lora_rank: %s attention is not supported (latent attention and "
+            "KDA are)",
+            at->path, architecture(at->object, name, sizeof(name)));
     if (!hp->kv_lora || !(hp->nope + hp->rope) || !hp->v_dim)
         return err_set(e, ERR_FORMAT,
                        "%s: attention layers need kv_lora_rank (%u), qk_nope_head_dim + "

@@ -30,7 +30,8 @@ struct run { /* what a pass needs; it keeps nothing */
     struct team *team;
     struct progress *progress;
     uint64_t done0; /* tokens done before this pass, to which progress->done adds its share */
-    void (*poll)(void *arg); /* called before each layer, on the pass's thread; NULL: never */
+    void (*poll)(
+        void *arg); /* called between layers and experts, on the pass's thread; NULL: never */
     void *poll_arg;
     unsigned lookahead;      /* experts of the next MoE layer to guess; 0: none */
     float *tap;              /* [n_layers][rows][hidden]: x after each layer; NULL */

@@ -19,7 +19,6 @@ struct moe_job {
     const struct expert *x; /* the expert at hand */
     const uint32_t *user;   /* its users: row * K + slot */
     atomic_int failed;      /* a router row that failed, + 1 */
-    struct err *e;
 };
 
 static uint8_t *thread_table(struct moe_act *a, unsigned thread, enum matrix m)
@@ -48,10 +47,10 @@ static void route_rows(void *arg, unsigned t0, unsigned t1, unsigned thread)
     unsigned K = m->hp.top_k;
     struct err e;
 
-    (void)thread;
     for (unsigned t = t0; t < t1; t++)
         if (router_select(&m->hp, &m->k, a->score + (size_t)t * m->hp.n_experts, j->l->moe.bias,
-                          a->id + t * K, a->weight + t * K, &e))
+                          a->route + (size_t)thread * 2 * m->hp.n_experts, a->id + t * K,
+                          a->weight + t * K, &e))
             atomic_store(&j->failed, (int)t + 1);
 }
 
@@ -226,9 +225,9 @@ static void expert_rows(struct moe_job *j, const struct expert *x, unsigned id)
 
     j->x = x;
     j->user = a->user + a->first[id];
-    if (n == 1)
-        expert_alone(j, *j->user);
-    else
+    for (unsigned i = 0; n < team_size(j->r->team) && i < n; i++)
+        expert_alone(j, j->user[i]); /* fewer users than threads: each by all threads */
+    if (n >= team_size(j->r->team))
         team_for(j->r->team, n, 1, expert_users, j);
 }
 
@@ -300,6 +299,8 @@ static int pin_all(struct moe_job *j, unsigned n, struct err *e)
         struct expert x;
         unsigned which;
 
+        if (j->r->poll)
+            j->r->poll(j->r->poll_arg);
         if (progress_cancelled(j->r->progress))
             return err_set(e, ERR_CANCELLED, "cancelled in layer %u", j->layer);
         if (src->ops->pin_any(src, j->layer, a->wanted, n, &which, &x, e))
@@ -317,13 +318,8 @@ int moe_block(struct run *r, unsigned layer, const float *x, float *y, struct er
     const struct model *m = r->model;
     const struct hparams *hp = &m->hp;
     struct moe_act *a = &r->act->moe;
-    struct moe_job j = {.r = r,
-                        .l = &m->layer[layer],
-                        .layer = layer,
-                        .u = x,
-                        .z = x,
-                        .z_w = r->act->hidden_w,
-                        .e = e};
+    struct moe_job j = {
+        .r = r, .l = &m->layer[layer], .layer = layer, .u = x, .z = x, .z_w = r->act->hidden_w};
     unsigned T = r->rows->n, n;
 
     product(r, &j.l->moe.router, x, r->act->hidden_w, a->score, hp->n_experts, T);

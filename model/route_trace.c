@@ -1,6 +1,7 @@
 #include "model/route_trace.h"
 
 #include <errno.h>
+#include <locale.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -8,6 +9,7 @@ struct route_trace {
     FILE *file;
     struct hparams hp;
     struct route_tap tap;
+    locale_t plain; /* a decimal point is a point, whatever the host's locale */
 };
 
 int route_trace_open(struct route_trace **out, const char *path, const struct hparams *hp,
@@ -23,7 +25,8 @@ int route_trace_open(struct route_trace **out, const char *path, const struct hp
     t->tap.weight = calloc(n + 1, sizeof(*t->tap.weight));
     t->tap.guess = calloc(n + 1, sizeof(*t->tap.guess));
     t->file = fopen(path, "ae");
-    if (!t->file || !t->tap.id || !t->tap.weight || !t->tap.guess) {
+    t->plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+    if (!t->file || !t->plain || !t->tap.id || !t->tap.weight || !t->tap.guess) {
         struct err ignored;
         int rc = t->file ? err_set(e, ERR_NOMEM, "route trace")
                          : err_sys(e, errno, "route trace %s", path);
@@ -44,6 +47,7 @@ struct route_tap *route_trace_tap(struct route_trace *t)
 
 int route_trace_write(struct route_trace *t, unsigned pos, struct err *e)
 {
+    locale_t before = uselocale(t->plain);
     unsigned K = t->hp.top_k;
 
     for (unsigned l = t->hp.first_dense; l < t->hp.n_layers; l++) {
@@ -58,7 +62,8 @@ int route_trace_write(struct route_trace *t, unsigned pos, struct err *e)
             fprintf(t->file, " %d", next ? (int)next[i] : -1);
         fputc('\n', t->file);
     }
-    if (ferror(t->file))
+    uselocale(before);
+    if (fflush(t->file))
         return err_sys(e, errno, "route trace");
     return 0;
 }
@@ -71,6 +76,8 @@ int route_trace_close(struct route_trace *t, struct err *e)
         return 0;
     if (t->file && fclose(t->file))
         rc = err_sys(e, errno, "route trace");
+    if (t->plain)
+        freelocale(t->plain);
     free(t->tap.id);
     free(t->tap.weight);
     free(t->tap.guess);

@@ -22,37 +22,34 @@ static unsigned best(const float *v, unsigned count, unsigned n, uint16_t *id)
     return have;
 }
 
-/* Keep the topk_group groups with the largest sum of their two largest scores. */
-static void limit_groups(const struct hparams *hp, float *biased)
+/* Keep the topk_group groups with the largest sum of their two largest scores. sum: [n_group]. */
+static void limit_groups(const struct hparams *hp, float *biased, float *sum)
 {
     unsigned size = hp->n_experts / hp->n_group;
-    bool kept[FORMAT_EXPERTS_MAX / 2];
-    float sum[FORMAT_EXPERTS_MAX / 2];
 
     for (unsigned g = 0; g < hp->n_group; g++) {
         uint16_t top[2];
 
-        kept[g] = false;
         best(biased + g * size, size, 2, top);
         sum[g] = biased[g * size + top[0]] + biased[g * size + top[1]];
     }
     for (unsigned n = 0; n < hp->topk_group; n++) {
-        int g = -1;
+        unsigned g = 0;
 
-        for (unsigned i = 0; i < hp->n_group; i++)
-            if (!kept[i] && (g < 0 || sum[i] > sum[g]))
-                g = (int)i;
-        kept[g] = true;
+        for (unsigned i = 1; i < hp->n_group; i++)
+            if (isnan(sum[g]) || sum[i] > sum[g])
+                g = i;
+        sum[g] = NAN; /* kept */
     }
     for (unsigned i = 0; i < hp->n_experts; i++)
-        if (!kept[i / size])
+        if (!isnan(sum[i / size]))
             biased[i] = -INFINITY;
 }
 
 int router_select(const struct hparams *hp, const struct kernels *k, float *score,
-                  const float *bias, uint16_t *id, float *weight, struct err *e)
+                  const float *bias, float *scratch, uint16_t *id, float *weight, struct err *e)
 {
-    float biased[FORMAT_EXPERTS_MAX], total = 0;
+    float *biased = scratch, total = 0;
 
     k->sigmoid(score, score, hp->n_experts);
     for (unsigned i = 0; i < hp->n_experts; i++) {
@@ -61,7 +58,7 @@ int router_select(const struct hparams *hp, const struct kernels *k, float *scor
             return err_set(e, ERR_CORRUPT, "router: score of expert %u is not finite", i);
     }
     if (hp->n_group > 1)
-        limit_groups(hp, biased);
+        limit_groups(hp, biased, scratch + hp->n_experts);
     best(biased, hp->n_experts, hp->top_k, id);
     for (unsigned i = 0; i < hp->top_k; i++)
         total += score[id[i]];

@@ -14,10 +14,10 @@
 #include "model/hparams.h"
 #include "model/kernels/kernels.h"
 
-/* score: [E] router logits on entry, sigmoids on return. bias: [E] or NULL. ERR_CORRUPT: a score is
- * not finite. */
+/* score: [E] router logits on entry, sigmoids on return. bias: [E] or NULL. scratch: [2 E].
+ * ERR_CORRUPT: a score is not finite. */
 int router_select(const struct hparams *hp, const struct kernels *k, float *score,
-                  const float *bias, uint16_t *id, float *weight, struct err *e);
+                  const float *bias, float *scratch, uint16_t *id, float *weight, struct err *e);
 
 /* The n best of s' alone, groups ignored: a guess. Returns how many (non-finite scores: none). */
 unsigned router_guess(const struct hparams *hp, const struct kernels *k, float *score,

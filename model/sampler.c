@@ -47,26 +47,21 @@ size_t sampler_scratch_floats(unsigned vocab)
     return 2 * (size_t)vocab; /* adjusted logits, then weights; and one index per id */
 }
 
+/* count: [vocab] scratch. */
 static void penalise(const struct sampler *s, float *l, unsigned vocab, const int32_t *recent,
-                     unsigned n)
+                     unsigned n, uint32_t *count)
 {
     unsigned first = n > s->repeat_window ? n - s->repeat_window : 0;
 
-    for (unsigned i = first; i < n; i++) {
-        int32_t id = recent[i];
-        unsigned count = 0;
-        bool seen = false;
-
-        if (id < 0 || (unsigned)id >= vocab || (s->spared && s->spared[id]))
-            continue;
-        for (unsigned j = first; j < n; j++) {
-            seen |= j < i && recent[j] == id;
-            count += recent[j] == id;
-        }
-        if (seen)
+    memset(count, 0, vocab * sizeof(*count));
+    for (unsigned i = first; i < n; i++)
+        if (recent[i] >= 0 && (unsigned)recent[i] < vocab)
+            count[recent[i]]++;
+    for (unsigned id = 0; id < vocab; id++) {
+        if (!count[id] || (s->spared && s->spared[id]))
             continue;
         l[id] = l[id] > 0 ? l[id] / s->repeat_penalty : l[id] * s->repeat_penalty;
-        l[id] -= s->presence_penalty + (float)count * s->frequency_penalty;
+        l[id] -= s->presence_penalty + (float)count[id] * s->frequency_penalty;
     }
 }
 
@@ -210,7 +205,7 @@ int sampler_choose(const struct sampler *s, const float *logits, unsigned vocab,
         if (s->bias_id[i] >= 0 && (unsigned)s->bias_id[i] < vocab)
             v[s->bias_id[i]] += s->bias[i];
     if (s->repeat_penalty != 1 || s->presence_penalty != 0 || s->frequency_penalty != 0)
-        penalise(s, v, vocab, recent, n_recent);
+        penalise(s, v, vocab, recent, n_recent, heap);
     for (unsigned i = 0; s->never && i < vocab; i++)
         if (s->never[i])
             v[i] = -INFINITY;
@@ -218,7 +213,7 @@ int sampler_choose(const struct sampler *s, const float *logits, unsigned vocab,
     if (best < 0)
         return err_set(e, ERR_CORRUPT, "position %u: every id is masked", pos);
     if (!isfinite(v[best]))
-        return err_set(e, ERR_ARG, "position %u: bias and penalties take id %d beyond any number",
+        return err_set(e, ERR_LIMIT, "position %u: bias and penalties take id %d beyond any number",
                        pos, (int)best);
     if (s->temperature <= 0) {
         *id = best;

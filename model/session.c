@@ -25,7 +25,7 @@ static size_t latent_bytes(const struct hparams *hp, unsigned ctx)
 uint64_t session_bytes(const struct hparams *hp, unsigned ctx)
 {
     return 2 * (kda_bytes(hp) + window_bytes(hp)) + latent_bytes(hp, ctx) +
-           align64(ctx * sizeof(int32_t)) + align64(ctx);
+           2 * align64(ctx * sizeof(int32_t)) + align64(ctx);
 }
 
 void session_init(struct session *s, const struct hparams *hp, unsigned ctx, void *memory)
@@ -44,6 +44,8 @@ void session_init(struct session *s, const struct hparams *hp, unsigned ctx, voi
     s->latent = (float *)(void *)at;
     at += latent_bytes(hp, ctx);
     s->ids = (int32_t *)(void *)at;
+    at += align64(ctx * sizeof(int32_t));
+    s->recent = (int32_t *)(void *)at;
     s->made = at + align64(ctx * sizeof(int32_t));
     s->choice = -1;
     sampler_init(&s->sampler);
@@ -55,7 +57,6 @@ void session_reset(struct session *s)
     memset(s->window[s->side], 0, window_bytes(s->hp));
     s->choice = -1;
     s->pos = 0; /* latents past pos are never read before they are written */
-    atomic_store(&s->cancel, false);
 }
 
 void session_commit(struct session *s, const int32_t *ids, unsigned n)

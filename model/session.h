@@ -26,11 +26,11 @@ struct session {
     float *latent;      /* [n_mla][ctx][stride]: normed c, then k_r, then zeros */
     int32_t *ids;       /* [ctx] */
     uint8_t *made;      /* [ctx] 1 where the id was our own choice, 0 where the host's */
+    int32_t *recent;    /* [ctx] scratch: our own choices inside the penalty window */
     int32_t choice;     /* the id chosen last and not yet fed; -1: none */
     atomic_bool cancel; /* this session's rows are not wanted any more */
     bool open;          /* handed out to a host */
     struct sampler sampler;
-    void *owner;
 };
 
 /* Bytes of memory one session takes. */

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/thread.h"
+
 #if defined(__x86_64__)
 #include <xmmintrin.h>
 #endif
@@ -42,7 +44,7 @@ struct member {
     unsigned index;
 };
 
-static unsigned fp_set(void)
+unsigned fp_begin(void)
 {
 #if defined(__x86_64__)
     unsigned before = _mm_getcsr();
@@ -60,7 +62,7 @@ static unsigned fp_set(void)
 #endif
 }
 
-static void fp_restore(unsigned before)
+void fp_end(unsigned before)
 {
 #if defined(__x86_64__)
     _mm_setcsr(before);
@@ -117,7 +119,7 @@ static void *worker(void *arg)
     struct err ignored; /* team_open has bound to each CPU once, so this cannot be news */
 
     free(arg);
-    fp_set();
+    fp_begin();
     if (t->cpus)
         machine_bind_thread(t->cpus->cpu[me.index % t->cpus->n], &ignored);
     for (;;) {
@@ -137,7 +139,7 @@ static int start(struct team *t, unsigned index, struct err *e)
     if (!m)
         return err_set(e, ERR_NOMEM, "team: thread %u", index);
     *m = (struct member){t, index};
-    rc = pthread_create(&t->thread[t->started], NULL, worker, m);
+    rc = thread_start(&t->thread[t->started], worker, m);
     if (rc) {
         free(m);
         return err_sys(e, rc, "team: thread %u of %u", index, t->n);
@@ -220,14 +222,14 @@ void team_begin(struct team *t)
 {
     struct err ignored; /* team_open has bound to this CPU before */
 
-    t->caller_fp = fp_set();
+    t->caller_fp = fp_begin();
     if (t->cpus && !pthread_getaffinity_np(pthread_self(), sizeof(t->caller_cpus), &t->caller_cpus))
         machine_bind_thread(t->cpus->cpu[0], &ignored);
 }
 
 void team_end(struct team *t)
 {
-    fp_restore(t->caller_fp);
+    fp_end(t->caller_fp);
     if (t->cpus)
         pthread_setaffinity_np(pthread_self(), sizeof(t->caller_cpus), &t->caller_cpus);
 }

@@ -25,9 +25,13 @@ unsigned team_size(const struct team *t);
  * done. */
 void team_for(struct team *t, unsigned n, unsigned grain, team_fn *fn, void *arg);
 
-/* Around a pass, on the thread that runs it: subnormals kept and rounding to nearest, which the
- * arithmetic is defined with, and the thread on the first CPU of the list if there is one. team_end
- * puts back what was before. Team threads have it already. */
+/* Subnormals kept and rounding to nearest: what the arithmetic is defined with, whatever the host
+ * has set. fp_begin returns what was before, for fp_end. Team threads have it already. */
+unsigned fp_begin(void);
+void fp_end(unsigned before);
+
+/* Around a pass, on the thread that runs it: fp_begin, and the thread on the first CPU of the list
+ * if there is one. team_end puts back what was before. */
 void team_begin(struct team *t);
 void team_end(struct team *t);
 

@@ -2,11 +2,14 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <fenv.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -207,6 +210,12 @@ static void bad_arguments_are_refused_before_anything_runs(void **state)
     assert_int_equal(waste_step(ctx, it, 3), WASTE_E_ARG);
     it[0].size = 8;
     assert_int_equal(waste_step(ctx, it, 2), WASTE_E_ARG);
+    it[0].size = sizeof(it[0]) + 4; /* the next item would lie askew */
+    assert_int_equal(waste_step(ctx, it, 2), WASTE_E_ARG);
+    it[0].size = sizeof(it[0]);
+    it[0].want = 4;
+    assert_int_equal(waste_step(ctx, it, 1), WASTE_E_ARG);
+    it[0].want = 0;
     it[0].size = sizeof(it[0]);
     waste_session_close(b);
     assert_int_equal(waste_step(ctx, it, 2), WASTE_E_ARG); /* b is closed */
@@ -423,6 +432,152 @@ static void the_progress_callback_cancels(void **state)
     assert_int_equal(calls, 1);
 }
 
+struct meddler { /* a host whose callbacks call back in */
+    waste_ctx *ctx;
+    unsigned calls, refused;
+    uint64_t bytes;
+};
+
+static int meddle(const waste_progress *p, void *user)
+{
+    struct meddler *m = user;
+    const int32_t id = 1;
+
+    m->calls++;
+    m->bytes = p->bytes > m->bytes ? p->bytes : m->bytes;
+    if (!m->ctx)
+        return 0;
+    m->refused += waste_eval(m->ctx, &id, 1, NULL, NULL) == WASTE_E_BUSY &&
+                  waste_generate(m->ctx, &id, 1, NULL, NULL, NULL) == WASTE_E_BUSY &&
+                  waste_state_reset(m->ctx) == WASTE_E_BUSY &&
+                  strstr(waste_error_detail(NULL), "from a callback");
+    return 0;
+}
+
+static void a_callback_cannot_disturb_the_pass_it_comes_from(void **state)
+{
+    const struct golden *g = &models[0].gold;
+    struct meddler m = {0};
+    struct setup s = {0};
+    waste_ctx *plain = model_open(models[0].dir, &s);
+    const float *want = model_feed(plain, g->ids, g->n_tokens, 64), *got;
+    waste_opts opts;
+    waste_cfg cfg;
+
+    (void)state;
+    waste_cfg_init(&cfg);
+    waste_opts_init(&opts);
+    opts.progress = meddle;
+    opts.user = &m;
+    assert_int_equal(waste_open_ex(models[0].dir, &cfg, &opts, &m.ctx), WASTE_OK);
+    for (unsigned round = 0; round < 400 && !m.refused; round++) { /* calls are 100 ms apart */
+        waste_state_reset(m.ctx);
+        assert_int_equal(waste_eval(m.ctx, g->ids, g->n_tokens, &got, NULL), WASTE_OK);
+        assert_memory_equal(got, want, g->vocab * sizeof(*want));
+    }
+    assert_true(m.refused > 0 && m.refused + 1 >= m.calls);
+    waste_close(m.ctx);
+    waste_close(plain);
+}
+
+static void a_forked_child_is_told_to_open_its_own(void **state)
+{
+    struct setup s = {.threads = 2};
+    waste_ctx *ctx = model_open(models[0].dir, &s);
+    const int32_t id = 1;
+    int status;
+    pid_t pid;
+
+    (void)state;
+    pid = fork();
+    if (pid == 0)
+        _exit(waste_eval(ctx, &id, 1, NULL, NULL) == WASTE_E_BUSY ? 0 : 1);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+    assert_int_equal(waste_eval(ctx, &id, 1, NULL, NULL), WASTE_OK);
+    waste_close(ctx);
+}
+
+/* What is derived at open is rounded as defined, whatever the host has set; and so are passes. */
+static void the_hosts_rounding_mode_changes_nothing(void **state)
+{
+    static const int mode[] = {FE_TONEAREST, FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO};
+
+    (void)state;
+    for (unsigned i = 0; i < N_MODELS; i++) {
+        const struct golden *g = &models[i].gold;
+        float *want = malloc(g->vocab * sizeof(*want));
+
+        for (unsigned m = 0; m < 4; m++) {
+            struct setup s = {.threads = 2};
+            const float *got;
+            waste_ctx *ctx;
+
+            fesetround(mode[m]);
+            ctx = model_open(models[i].dir, &s);
+            got = model_feed(ctx, g->ids, g->n_tokens, 9);
+            assert_int_equal(fegetround(), mode[m]); /* and it is the host's again */
+            fesetround(FE_TONEAREST);
+            if (!m)
+                memcpy(want, got, g->vocab * sizeof(*want));
+            assert_memory_equal(got, want, g->vocab * sizeof(*want));
+            waste_close(ctx);
+        }
+        free(want);
+    }
+}
+
+static waste_status open_traced(const char *path, waste_ctx **ctx)
+{
+    waste_opts opts;
+    waste_cfg cfg;
+
+    waste_cfg_init(&cfg);
+    waste_opts_init(&opts);
+    opts.route_trace = path;
+    return waste_open_ex(models[0].dir, &cfg, &opts, ctx);
+}
+
+static void a_route_trace_has_a_line_per_token_and_moe_layer(void **state)
+{
+    const struct golden *g = &models[0].gold;
+    char path[] = "/tmp/waste-trace-XXXXXX", line[512];
+    unsigned pos, layer, n = 0;
+    waste_ctx *ctx;
+    FILE *f;
+
+    (void)state;
+    assert_true(mkstemp(path) >= 0);
+    assert_int_equal(open_traced(path, &ctx), WASTE_OK);
+    model_feed(ctx, g->ids, 8, 8); /* a prompt leaves none */
+    model_feed(ctx, g->ids + 8, 5, 1);
+    waste_close(ctx);
+    f = fopen(path, "r");
+    assert_non_null(f);
+    while (fgets(line, sizeof(line), f)) {
+        int ids[2], used;
+        double weight[2];
+
+        assert_int_equal(sscanf(line, "%u %u %d %d %lf %lf%n", &pos, &layer, &ids[0], &ids[1],
+                                &weight[0], &weight[1], &used),
+                         6);
+        assert_int_equal(pos, 8 + n / g->n_moe);
+        assert_int_equal(ids[0], g->expert[((size_t)(n % g->n_moe) * g->n_tokens + pos) * 2]);
+        assert_true(weight[0] > 0 && weight[1] > 0);
+        n++;
+    }
+    assert_int_equal(n, 5 * g->n_moe);
+    fclose(f);
+    unlink(path);
+    /* a trace that cannot be written ends the call, not the session */
+    assert_int_equal(open_traced("/nonexistent/trace", &ctx), WASTE_E_IO);
+    assert_int_equal(open_traced("/dev/full", &ctx), WASTE_OK);
+    assert_int_equal(waste_eval(ctx, g->ids, 1, NULL, NULL), WASTE_E_IO);
+    assert_non_null(strstr(waste_error_detail(ctx), "route trace"));
+    assert_int_equal(waste_session_pos(waste_session_default(ctx)), 0);
+    waste_close(ctx);
+}
+
 struct user { /* one context, used by one thread at a time */
     const char *dir;
     const struct golden *g;
@@ -542,6 +697,10 @@ int main(void)
         cmocka_unit_test(pieces_are_whole_characters),
         cmocka_unit_test(information_is_consistent),
         cmocka_unit_test(the_progress_callback_cancels),
+        cmocka_unit_test(a_callback_cannot_disturb_the_pass_it_comes_from),
+        cmocka_unit_test(a_forked_child_is_told_to_open_its_own),
+        cmocka_unit_test(the_hosts_rounding_mode_changes_nothing),
+        cmocka_unit_test(a_route_trace_has_a_line_per_token_and_moe_layer),
         cmocka_unit_test(several_contexts_run_at_once),
         cmocka_unit_test(a_context_may_move_between_threads),
         cmocka_unit_test(a_call_can_be_cancelled_from_another_thread),

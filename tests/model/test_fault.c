@@ -262,6 +262,30 @@ static void a_trunk_truncated_under_us_names_the_row(void **state)
     tiny_remove(dir);
 }
 
+/* It has no checksum: a change of its time or size ends the next pass, before its bytes are used.
+ */
+static void a_trunk_changed_under_us_ends_the_next_pass(void **state)
+{
+    static const int32_t ids[] = {3, 7, 11, 5};
+    waste_ctx *ctx = open_copy(TINY_VQ3R, (struct setup){0});
+    struct timespec later[2] = {{.tv_nsec = UTIME_OMIT}, {.tv_sec = 2000000000}};
+    int fd;
+
+    (void)state;
+    assert_int_equal(waste_eval(ctx, ids, 2, NULL, NULL), WASTE_OK);
+    snprintf(path, sizeof(path), "%s/trunk.bin", dir);
+    fd = open(path, O_RDWR);
+    assert_true(fd >= 0);
+    assert_int_equal(pwrite(fd, "xyz", 3, 20000), 3);
+    assert_int_equal(futimens(fd, later), 0); /* clocks tick coarsely */
+    close(fd);
+    assert_int_equal(waste_eval(ctx, ids + 2, 2, NULL, NULL), WASTE_E_IO);
+    assert_non_null(strstr(waste_error_detail(ctx), "trunk.bin: changed"));
+    assert_int_equal(waste_session_pos(waste_session_default(ctx)), 2);
+    waste_close(ctx);
+    tiny_remove(dir);
+}
+
 /* ---- signals, memory ---- */
 
 static void on_alarm(int sig)
@@ -360,6 +384,7 @@ int main(void)
         cmocka_unit_test(a_bank_replaced_by_name_does_not_matter),
         cmocka_unit_test(a_bank_overwritten_in_place_is_noticed),
         cmocka_unit_test(a_trunk_truncated_under_us_names_the_row),
+        cmocka_unit_test(a_trunk_changed_under_us_ends_the_next_pass),
         cmocka_unit_test(a_storm_of_signals_changes_nothing),
         cmocka_unit_test(any_failed_allocation_is_a_clean_refusal),
         cmocka_unit_test(nothing_is_allocated_while_running),

@@ -189,6 +189,7 @@ static void what_is_not_implemented_is_refused_by_name(void **state)
     refused(v3, "num_key_value_heads", "8", ERR_UNSUPPORTED, "num_key_value_heads");
     refused(v3, "moe_layer_freq", "2", ERR_UNSUPPORTED, "moe_layer_freq = 2");
     refused(v3, "attention_bias", "true", ERR_UNSUPPORTED, "attention_bias");
+    refused(v3, "kv_lora_rank", NULL, ERR_UNSUPPORTED, "kv_lora_rank");
     refused(v3, "rope_interleave", "false", ERR_UNSUPPORTED, "rope_interleave");
 }
 

@@ -43,6 +43,8 @@ static struct hparams shape(unsigned experts, unsigned groups, unsigned keep, un
     };
 }
 
+static float scratch[2 * FORMAT_EXPERTS_MAX];
+
 /* The logit whose sigmoid is s, near enough to tell experts apart. */
 static float logit(double s)
 {
@@ -54,7 +56,7 @@ static void choose(const struct hparams *hp, float *score, const float *bias, ui
 {
     struct err e;
 
-    if (router_select(hp, &kern, score, bias, id, weight, &e))
+    if (router_select(hp, &kern, score, bias, scratch, id, weight, &e))
         fail_msg("%s", e.text);
 }
 
@@ -345,7 +347,8 @@ static void a_score_that_is_not_finite_is_an_error_and_no_choice(void **state)
                 score[at] = NAN;
             else
                 bias[at] = bad[i];
-            assert_int_equal(router_select(&hp, &kern, score, bias, id, weight, &e), ERR_CORRUPT);
+            assert_int_equal(router_select(&hp, &kern, score, bias, scratch, id, weight, &e),
+                             ERR_CORRUPT);
             snprintf(want, sizeof(want), "expert %u is not finite", at);
             assert_non_null(strstr(e.text, want));
             assert_int_equal(id[0], 777);

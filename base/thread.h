@@ -1,0 +1,16 @@
+/* base/thread.h - threads of ours inside a host's process.
+ *
+ * They take none of the host's signals, and their stack has a size of our choosing, whatever the C
+ * library's default.
+ */
+#ifndef BASE_THREAD_H
+#define BASE_THREAD_H
+
+#include <pthread.h>
+
+enum { THREAD_STACK_BYTES = 2 << 20 };
+
+/* As pthread_create: 0 or an error number. */
+int thread_start(pthread_t *out, void *(*run)(void *), void *arg);
+
+#endif
