@@ -13,11 +13,11 @@
 enum phase { PHASE_IDLE, PHASE_OPEN, PHASE_PREFILL, PHASE_DECODE, PHASE_VERIFY, PHASE_SYNTH };
 
 struct progress {
-    atomic_int phase;            /* enum phase */
-    atomic_uint_fast64_t done;   /* units of the phase: bytes, tokens or records */
-    atomic_uint_fast64_t total;  /* of the same; 0 while unknown */
-    atomic_uint_fast64_t bytes;  /* read or written so far */
-    atomic_bool cancel;          /* set by whoever watches */
+    atomic_int phase;           /* enum phase */
+    atomic_uint_fast64_t done;  /* units of the phase: bytes, tokens or records */
+    atomic_uint_fast64_t total; /* of the same; 0 while unknown */
+    atomic_uint_fast64_t bytes; /* read or written so far */
+    atomic_bool cancel;         /* set by whoever watches */
 };
 
 static inline void progress_begin(struct progress *p, enum phase phase, uint64_t total)

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/thread.h"
 #include "cli/units.h"
 
 #define DRAW_NS  100000000      /* between two drawings of a bar */
@@ -177,7 +178,7 @@ void bar_watch(struct bar *b, const char *label, enum bar_unit unit, const struc
         return;
     pthread_mutex_init(&b->lock, NULL);
     pthread_cond_init(&b->ended, NULL);
-    b->watching = !pthread_create(&b->watcher, NULL, watch, b);
+    b->watching = !thread_start(&b->watcher, watch, b);
 }
 
 void bar_unwatch(struct bar *b)

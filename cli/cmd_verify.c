@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/machine.h"
+#include "base/thread.h"
 #include "cli/load.h"
 #include "cli/units.h"
 #include "expertfs/codebook.h"
@@ -134,7 +135,7 @@ static void check_banks(struct verify *v)
         return;
     progress_begin(&v->progress, PHASE_VERIFY, v->n_records);
     bar_watch(&v->c->bar, "experts", BAR_RECORDS, &v->progress);
-    while (started + 1 < n && !pthread_create(&thread[started], NULL, check_records, v))
+    while (started + 1 < n && !thread_start(&thread[started], check_records, v))
         started++;
     check_records(v);
     while (started)

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/machine.h"
+#include "base/thread.h"
 #include "cli/bar.h"
 #include "expertfs/container.h"
 
@@ -135,7 +136,7 @@ static int meter_run(struct meter *t, unsigned n, uint64_t ns, double *rate, str
 
     pthread_mutex_init(&t->lock, NULL);
     pthread_cond_init(&t->changed, NULL);
-    while (started < n && !pthread_create(&thread[started], NULL, meter_thread, t))
+    while (started < n && !thread_start(&thread[started], meter_thread, t))
         started++;
     pthread_mutex_lock(&t->lock);
     while (t->n_ready < started)

@@ -4,12 +4,12 @@
 #include <assert.h>
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 
+#include "base/thread.h"
 #include "storage/file.h"
 
-enum { THREADS_MAX = 8 };
+enum { READERS_MAX = 8 };
 
 struct ring { /* of reads, first in first out; never more than depth */
     struct io_read **slot;
@@ -26,7 +26,7 @@ struct threads {
     unsigned in_flight; /* submitted and not yet reaped */
     bool stop;
     unsigned n_threads;
-    pthread_t thread[THREADS_MAX];
+    pthread_t thread[READERS_MAX];
     struct io_read *slots[]; /* [2 * cfg.depth], for the rings */
 };
 
@@ -86,21 +86,16 @@ static void threads_close(struct io *io)
     free(t);
 }
 
-/* As many as the system grants; 0, or the error when it grants none. Signals are the host's
- * business and stay with the host's threads. */
+/* As many as the system grants; 0, or the error when it grants none. */
 static int start_threads(struct threads *t)
 {
-    unsigned n = t->cfg.depth < THREADS_MAX ? t->cfg.depth : THREADS_MAX;
-    sigset_t all, before;
+    unsigned n = t->cfg.depth < READERS_MAX ? t->cfg.depth : READERS_MAX;
     int rc = 0;
 
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     while (t->n_threads < n && !rc) {
-        rc = pthread_create(&t->thread[t->n_threads], NULL, reader, t);
+        rc = thread_start(&t->thread[t->n_threads], reader, t);
         t->n_threads += !rc;
     }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     return t->n_threads ? 0 : rc;
 }
 
