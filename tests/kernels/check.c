@@ -95,9 +95,9 @@ void check_fill(float *x, size_t n, enum fill kind)
 
 void *check_new(size_t bytes)
 {
-    void *p = NULL;
+    void *p = aligned_alloc(64, (bytes + 64) / 64 * 64);
 
-    if (n_keep == KEEP_MAX || posix_memalign(&p, 64, bytes ? bytes : 1))
+    if (n_keep == KEEP_MAX || !p)
         abort();
     keep[n_keep++] = p;
     return memset(p, 0, bytes);
