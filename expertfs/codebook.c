@@ -10,8 +10,6 @@
 
 enum { RECORDS_MAX = 65535 }; /* and one layer's worth: what a 16-bit base can reach */
 
-static const char *const matrix_name[MATRICES] = {"gate", "up", "down"};
-
 struct codebooks {
     struct mem *mem, own; /* mem == &own when the caller keeps no account */
     float *values;        /* [MoE layers][MATRICES][stride] */
@@ -25,14 +23,9 @@ static size_t stride_of(const struct record_layout *l)
     return ((size_t)l->stages * l->entries * FORMAT_VEC_DIM + 15) / 16 * 16;
 }
 
-static unsigned moe_layers(const struct manifest *m)
+uint64_t codebooks_bytes(const struct record_layout *l, unsigned n_layers)
 {
-    return m->n_experts ? m->n_layers - m->first_dense : 0;
-}
-
-uint64_t codebooks_bytes(const struct manifest *m)
-{
-    uint64_t bytes = (uint64_t)moe_layers(m) * MATRICES * stride_of(&m->record) * sizeof(float);
+    uint64_t bytes = (uint64_t)n_layers * MATRICES * stride_of(l) * sizeof(float);
 
     return (bytes + FORMAT_PAGE - 1) / FORMAT_PAGE * FORMAT_PAGE;
 }
@@ -90,7 +83,7 @@ static int record_read(float *out, const uint8_t *bytes, const struct record_lay
     entries = bytes_u32(&in);
     bytes_u32(&in);
     snprintf(who, sizeof(who), "record %u (layer %u %s stage %u)", index, layer,
-             matrix_name[nth / l->stages], nth % l->stages);
+             matrix_name(nth / l->stages), nth % l->stages);
     if (magic != CODEBOOK_MAGIC)
         return err_set(e, ERR_FORMAT, "codebooks.bin: %s has magic %08x", who, magic);
     if (id != (index & 0xffff))
@@ -160,17 +153,18 @@ int codebooks_open(struct codebooks **out, const struct container *c, struct mem
     cb->mem = mem ? mem : &cb->own;
     cb->m = m;
     cb->stride = stride_of(&m->record);
-    if (moe_layers(m) == 0) {
+    if (manifest_moe_layers(m) == 0) {
         *out = cb;
         return 0;
     }
     if (ranges_check(m, container_codebooks(c)->bytes, e) ||
-        mem_map(cb->mem, MEM_TRUNK, codebooks_bytes(m), false, &values, e)) {
+        mem_map(cb->mem, MEM_TRUNK, codebooks_bytes(&m->record, manifest_moe_layers(m)), false,
+                &values, e)) {
         codebooks_close(cb);
         return e->code;
     }
     cb->values = values;
-    cb->bytes = codebooks_bytes(m);
+    cb->bytes = codebooks_bytes(&m->record, manifest_moe_layers(m));
     if (layers_read(cb, container_codebooks(c), e)) {
         codebooks_close(cb);
         return e->code;

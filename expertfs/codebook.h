@@ -8,8 +8,8 @@
 
 struct codebooks;
 
-/* Bytes codebooks_open will charge (MEM_TRUNK), for the plan. */
-uint64_t codebooks_bytes(const struct manifest *m);
+/* Bytes codebooks_open will charge (MEM_TRUNK) for so many MoE layers, for the plan. */
+uint64_t codebooks_bytes(const struct record_layout *l, unsigned n_layers);
 /* Read and check every referenced record (rules C1-C7); holes are legal. mem may be NULL. */
 int codebooks_open(struct codebooks **out, const struct container *c, struct mem *mem,
                    struct err *e);

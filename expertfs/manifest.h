@@ -61,6 +61,11 @@ void manifest_release(struct manifest *m);
 /* NULL when not listed. `name` without the prefix. */
 const struct trunk_entry *manifest_tensor(const struct manifest *m, const char *name);
 
+static inline unsigned manifest_moe_layers(const struct manifest *m)
+{
+    return m->n_experts ? m->n_layers - m->first_dense : 0;
+}
+
 static inline bool manifest_is_moe(const struct manifest *m, unsigned layer)
 {
     return m->n_experts > 0 && layer >= m->first_dense && layer < m->n_layers;

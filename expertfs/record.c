@@ -6,7 +6,12 @@
 #include "base/bytes.h"
 #include "base/half.h"
 
-static const char *const matrix_name[MATRICES] = {"gate", "up", "down"};
+const char *matrix_name(enum matrix m)
+{
+    static const char *const name[MATRICES] = {"gate", "up", "down"};
+
+    return name[m];
+}
 
 /* Rule F8: what a format v0 record may be made of. */
 static int quantisation_check(uint32_t stages, uint32_t entries, uint32_t index_bits, struct err *e)
@@ -149,7 +154,7 @@ static int scales_check(const struct record_layout *l, const uint8_t *bytes, uns
                 return err_set(e, ERR_CORRUPT,
                                "layer %u expert %u: %s scale of row %u is %04x, "
                                "not finite",
-                               layer, expert, matrix_name[m], i, load_le16(scale + 2 * (size_t)i));
+                               layer, expert, matrix_name(m), i, load_le16(scale + 2 * (size_t)i));
     }
     return 0;
 }

@@ -23,6 +23,8 @@ struct record_layout {
     uint32_t used, bytes; /* checked part ends at used; bytes is a multiple of 4096 */
 };
 
+const char *matrix_name(enum matrix m); /* "gate", "up", "down" */
+
 /* Rows and columns of matrix m. */
 static inline uint32_t record_rows(const struct record_layout *l, enum matrix m)
 {

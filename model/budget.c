@@ -15,12 +15,15 @@ static uint64_t align64(uint64_t n)
     return (n + 63) / 64 * 64;
 }
 
-static uint64_t codebook_bytes(const struct facts *f)
+static unsigned moe_layers(const struct facts *f)
 {
-    uint64_t layers = f->hp.n_layers - f->hp.first_dense;
+    return f->hp.n_layers - f->hp.first_dense;
+}
 
-    return layers * MATRICES * f->record.stages * f->record.entries * FORMAT_VEC_DIM *
-           sizeof(float);
+static uint64_t codebook_file_bytes(const struct facts *f)
+{
+    return (uint64_t)moe_layers(f) * MATRICES * f->record.stages *
+           (FORMAT_CODEBOOK_HEADER + 2ull * f->record.entries * FORMAT_VEC_DIM);
 }
 
 static int add_listed(const struct weight *w, void *arg, struct err *e)
@@ -76,8 +79,8 @@ int facts_of_manifest(struct facts *out, const struct manifest *m, int dirfd, st
     for (unsigned n = 0; n < m->n_layers; n++)
         f.disk_bytes += m->bank[n].present ? m->bank[n].bytes : 0;
     if (m->n_experts) {
-        f.trunk_bytes += codebook_bytes(&f);
-        f.disk_bytes += codebook_bytes(&f) / 2;
+        f.trunk_bytes += codebooks_bytes(&f.record, moe_layers(&f));
+        f.disk_bytes += codebook_file_bytes(&f);
     }
     f.tokenizer_bytes = tokenizer_file_bytes(dirfd);
     snprintf(f.arch, sizeof(f.arch), "%s", m->arch);
@@ -138,9 +141,9 @@ int facts_of_config(struct facts *out, const json_t *config, struct err *e)
     if (f.hp.n_experts) {
         if (record_layout_init(&f.record, f.hp.latent, f.hp.inter, 3, 256, 8, e))
             return e->code;
-        f.trunk_bytes += codebook_bytes(&f);
-        f.disk_bytes += codebook_bytes(&f) / 2 + (uint64_t)(f.hp.n_layers - f.hp.first_dense) *
-                                                     f.hp.n_experts * f.record.bytes;
+        f.trunk_bytes += codebooks_bytes(&f.record, moe_layers(&f));
+        f.disk_bytes +=
+            codebook_file_bytes(&f) + (uint64_t)moe_layers(&f) * f.hp.n_experts * f.record.bytes;
     }
     f.tokenizer_bytes = (uint64_t)f.hp.vocab * 18; /* base64 of a token and its rank */
     *out = f;
@@ -176,7 +179,7 @@ static uint64_t scratch_bytes(const struct facts *f, const struct plan_request *
 void plan_make(struct plan *out, const struct facts *f, const struct plan_request *r)
 {
     struct plan p = {.rows = r->rows_max < ROWS_MIN ? r->rows_max : ROWS_MIN};
-    uint64_t record = f->record.bytes, moe = f->hp.n_layers - f->hp.first_dense, least, left;
+    uint64_t record = f->record.bytes, moe = moe_layers(f), least, left;
 
     p.process = process_bytes(f, r);
     p.trunk = align64(f->trunk_bytes) + weights_extra_bytes(&f->hp) + 3 * 4096;
