@@ -19,11 +19,6 @@ static size_t page_bytes(void)
     return (size_t)sysconf(_SC_PAGESIZE);
 }
 
-static size_t round_up(size_t bytes, size_t to)
-{
-    return (bytes + to - 1) / to * to;
-}
-
 void mem_init(struct mem *m, uint64_t limit)
 {
     memset(m, 0, sizeof(*m));
@@ -60,7 +55,7 @@ static void *map_at_huge(size_t bytes)
 
     if (p == MAP_FAILED)
         return p;
-    head = round_up((uintptr_t)p, HUGE_BYTES) - (uintptr_t)p;
+    head = align_up((uintptr_t)p, HUGE_BYTES) - (uintptr_t)p;
     if (head)
         munmap(p, head);
     munmap(p + head + bytes, room - head - bytes);
@@ -77,7 +72,7 @@ int mem_map(struct mem *m, enum mem_tag tag, size_t bytes, bool huge, void **out
 
     if (!bytes || bytes > SIZE_MAX - HUGE_BYTES - page_bytes())
         return err_set(e, ERR_ARG, "a mapping of %zu bytes for %s", bytes, mem_tag_name(tag));
-    size = round_up(bytes, page_bytes());
+    size = align_up(bytes, page_bytes());
     if (mem_charge(m, tag, size, e))
         return e->code;
     if (huge && size >= HUGE_BYTES)
@@ -95,7 +90,7 @@ int mem_map(struct mem *m, enum mem_tag tag, size_t bytes, bool huge, void **out
 
 void mem_unmap(struct mem *m, enum mem_tag tag, void *p, size_t bytes)
 {
-    size_t size = round_up(bytes, page_bytes());
+    size_t size = align_up(bytes, page_bytes());
 
     if (!p)
         return;

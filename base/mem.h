@@ -34,4 +34,10 @@ void mem_uncharge(struct mem *m, enum mem_tag tag, uint64_t bytes);
 
 const char *mem_tag_name(enum mem_tag tag);
 
+/* The first multiple of `to` that is not below n. n + to - 1 must fit. */
+static inline uint64_t align_up(uint64_t n, uint64_t to)
+{
+    return (n + to - 1) / to * to;
+}
+
 #endif

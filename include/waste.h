@@ -212,6 +212,7 @@ typedef struct {
     const char *direct_why; /* why the first buffered bank is not direct; "" */
     const char *numeric, *kernels, *policy;
     int32_t verify;
+    const char *io_note; /* whether the pool's memory is registered with the engine; "" */
 } waste_engine;
 
 WASTE_API waste_status waste_engine_info(const waste_ctx *ctx, waste_engine *out);

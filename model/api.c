@@ -280,6 +280,7 @@ waste_status waste_engine_info(const waste_ctx *ctx, waste_engine *out)
         .kernels = ctx->model.k.name,
         .policy = ctx->opts.policy,
         .verify = ctx->cfg.verify_records != 0,
+        .io_note = ctx->io_report.note,
     };
     return answer(out, &e, sizeof(e));
 }

@@ -8,11 +8,15 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "storage/extent.h"
 
-enum { READ_MAX = 1 << 30 }; /* bytes per pread; the system's own bound is just below 2 GiB */
+enum {
+    READ_MAX = 1 << 30, /* bytes per pread; the system's own bound is just below 2 GiB */
+    PAUSE_DOUBLINGS = 13,
+};
 
 /* Never 0, 1 or 2: a host may have closed them, and in struct file 0 means none. */
 static int open_above_stdio(int dirfd, const char *name, int flags)
@@ -153,20 +157,40 @@ void file_close(struct file *f)
     memset(f, 0, sizeof(*f));
 }
 
-/* Bytes read, less than n only at the end of the file, or -errno. unit: what a short count must be
- * a multiple of to go on from; a direct read stops elsewhere only at the end. */
+int file_status(int errnum)
+{
+    return errnum == ENODATA ? -EIO : -errnum;
+}
+
+bool file_try_again(unsigned *tries)
+{
+    unsigned doublings = *tries < PAUSE_DOUBLINGS ? *tries : PAUSE_DOUBLINGS;
+    struct timespec pause = {.tv_nsec = 1000L << doublings};
+
+    nanosleep(&pause, NULL);
+    *tries += *tries < FILE_TRIES_MAX;
+    return *tries < FILE_TRIES_MAX;
+}
+
+/* Bytes read, less than n only at the end of the file, or a status. unit: what a short count must
+ * be a multiple of to go on from; a direct read stops elsewhere only at the end. */
 static int64_t read_to_end(int fd, void *dst, size_t n, uint64_t offset, unsigned unit)
 {
     size_t done = 0;
+    unsigned tries = 0;
 
     while (done < n) {
         size_t want = n - done < READ_MAX ? n - done : READ_MAX;
         ssize_t got = pread(fd, (char *)dst + done, want, (off_t)(offset + done));
 
-        if (got < 0 && (errno == EINTR || errno == EAGAIN))
-            continue;
-        if (got < 0)
-            return -errno;
+        if (got < 0) {
+            int errnum = errno;
+
+            if (errnum == EINTR || (errnum == EAGAIN && file_try_again(&tries)))
+                continue;
+            return file_status(errnum);
+        }
+        tries = 0;
         done += (size_t)got;
         if (!got || done % unit)
             break;
@@ -194,5 +218,5 @@ int file_pread(const struct file *f, void *dst, size_t n, uint64_t offset)
 
     if (got < 0)
         return (int)got;
-    return (size_t)got < n ? -EIO : 0;
+    return (size_t)got < n ? -ENODATA : 0;
 }

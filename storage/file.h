@@ -36,8 +36,20 @@ void file_close(struct file *f); /* null-safe on a zeroed struct (fd 0 and buffe
  * sizes). */
 int file_read(const struct file *f, void *dst, size_t n, uint64_t offset, struct err *e);
 
-/* As file_read, but through `fd` and without words, for engines: 0 or -errno, -EIO at the end of
- * the file. With a direct file dst, n and offset are multiples of IO_ALIGN. */
+/* As file_read, but through `fd` and without words, for engines: 0 or a status as in struct
+ * io_read, -ENODATA where the file ends before offset + n. With a direct file dst, n and offset are
+ * multiples of IO_ALIGN. */
 int file_pread(const struct file *f, void *dst, size_t n, uint64_t offset);
+
+/* The status of a read that the system failed with errnum: -errnum, but for the system's own
+ * ENODATA. That is how Linux reports a bad place on a disk, and -EIO here, because -ENODATA means
+ * that the file ends. */
+int file_status(int errnum);
+
+/* The system has failed in a way that may pass (EAGAIN, no memory): wait before the next try, first
+ * a microsecond, later 8 milliseconds. *tries counts from 0 to FILE_TRIES_MAX, and there, after a
+ * second, it is false: give up. */
+enum { FILE_TRIES_MAX = 136 };
+bool file_try_again(unsigned *tries);
 
 #endif

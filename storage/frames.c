@@ -32,7 +32,7 @@ void frames_give_back(struct frames *f, unsigned count)
     size_t keep = f->frame_bytes * (f->n - count), had = f->frame_bytes * f->n;
 
     assert(count < f->n);
-    keep = (keep + page - 1) / page * page; /* pages may be larger than IO_ALIGN */
+    keep = align_up(keep, page); /* pages may be larger than IO_ALIGN */
     if (keep < had)
         mem_unmap(f->mem, MEM_POOL, f->base + keep, had - keep);
     f->n -= count;

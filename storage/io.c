@@ -6,8 +6,6 @@
 
 #include "storage/file.h"
 
-enum { DEPTH_MAX = 4096 };
-
 static const struct io_ops *const engines[] = {
 #ifdef HAVE_IO_URING
     &io_ops_uring,
@@ -91,8 +89,8 @@ int io_open(struct io **out, const char *name, const struct io_config *cfg,
     struct io_report r = {.engine = NULL};
     int rc = -1;
 
-    if (!cfg->depth || cfg->depth > DEPTH_MAX)
-        return err_set(e, ERR_ARG, "I/O depth %u: from 1 to %d", cfg->depth, DEPTH_MAX);
+    if (!cfg->depth || cfg->depth > IO_DEPTH_MAX)
+        return err_set(e, ERR_ARG, "I/O depth %u: from 1 to %d", cfg->depth, IO_DEPTH_MAX);
     if (name) {
         rc = open_forced(out, name, cfg, e);
     } else {
@@ -107,6 +105,7 @@ int io_open(struct io **out, const char *name, const struct io_config *cfg,
     if (rc)
         return rc;
     r.engine = (*out)->ops->name;
+    memcpy(r.note, (*out)->note, sizeof(r.note));
     if (report)
         *report = r;
     return 0;

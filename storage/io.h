@@ -1,10 +1,12 @@
 /* storage/io.h - engines read whole extents into memory, asynchronously.
  *
- * A read completes whole or fails: short reads are finished inside or become -EIO (also the end of
- * the file), EINTR and EAGAIN never come out. Nothing is allocated after open. One thread submits
- * and reaps; completions come in any order. An engine has no queue beyond `depth`, no retry policy
- * and no view of the bytes. A new engine is one file, one line in io.c's table, one line of meson,
- * and the existing suite (tests/storage/test_io.c).
+ * A read completes whole or fails: short reads are finished inside, and where the file ends before
+ * the extent does the status is -ENODATA. What passes by itself (EINTR and EAGAIN; of a submission
+ * also EBUSY and ENOMEM) comes out only when it has not passed in a second of trying in which
+ * nothing else moved. Nothing is allocated after open. One thread submits and reaps; completions
+ * come in any order. An engine has no queue beyond `depth`, no other retry policy and no view of
+ * the bytes. A new engine is one file, one line in io.c's table, one line of meson, and the
+ * existing suite (tests/storage/test_io.c).
  */
 #ifndef STORAGE_IO_H
 #define STORAGE_IO_H
@@ -22,13 +24,16 @@ struct io;
 struct io_read {
     struct extent at; /* what */
     void *dst;        /* where: IO_ALIGN-aligned, extent.length bytes; the engine's until reaped */
-    int status;       /* out: 0 or -errno */
+    int status;       /* out: 0 or -errno; -ENODATA: the file ends before the extent does. Never
+                         what the system calls ENODATA, a bad place on the disk: that is -EIO */
 };
+
+enum { IO_DEPTH_MAX = 4096 };
 
 struct io_config {
     const struct file *const *files; /* extent.file indexes this; outlives the engine */
     unsigned n_files;
-    unsigned depth; /* most reads in flight, 1...4096 */
+    unsigned depth; /* most reads in flight, 1...IO_DEPTH_MAX */
     void *arena;    /* memory that every dst lies in; an engine may register it. May be NULL */
     size_t arena_bytes;
 };
@@ -38,7 +43,8 @@ struct io_ops {
     int (*open)(struct io **out, const struct io_config *cfg, struct err *e);
     /* Start up to n reads; returns how many. Fewer means the queue is full. */
     unsigned (*submit)(struct io *io, struct io_read *const *reads, unsigned n);
-    /* Collect up to max finished reads; with wait, at least one if any is in flight. */
+    /* Collect up to max finished reads; with wait, at least one if any is in flight. Each read that
+     * was started comes out once, also where the engine can do no more: with the reason. */
     unsigned (*reap)(struct io *io, struct io_read **done, unsigned max, bool wait);
     void (*close)(struct io *io); /* waits for everything in flight; NULL-safe */
     /* The arena ends after arena_bytes from now on, and no read in flight goes beyond: hold on to
@@ -48,6 +54,7 @@ struct io_ops {
 
 struct io { /* the first member of every engine */
     const struct io_ops *ops;
+    char note[80]; /* what was found at open and costs time alone; "" if nothing was */
 };
 
 extern const struct io_ops io_ops_sync, io_ops_threads;
@@ -60,6 +67,7 @@ extern const struct io_ops io_ops_uring;
 struct io_report {
     const char *engine;
     char steps[256]; /* "" when the first rung held */
+    char note[80];   /* the engine's: "pool memory registered", or why it is not; or "" */
 };
 
 /* Open the engine called `name`, or with NULL the first rung of the ladder (io_uring, threads,

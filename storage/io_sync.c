@@ -15,13 +15,12 @@ struct sync {
 
 static int sync_open(struct io **out, const struct io_config *cfg, struct err *e)
 {
-    struct sync *s = malloc(sizeof(*s) + cfg->depth * sizeof(s->done[0]));
+    struct sync *s = calloc(1, sizeof(*s) + cfg->depth * sizeof(s->done[0]));
 
     if (!s)
         return err_set(e, ERR_NOMEM, "sync: a queue of %u reads", cfg->depth);
     s->cfg = *cfg;
     s->io.ops = &io_ops_sync;
-    s->head = s->n = 0;
     *out = &s->io;
     return 0;
 }

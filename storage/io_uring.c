@@ -6,6 +6,18 @@
  * without COOP_TASKRUN a completion needs no system call of ours to become visible.
  *
  * While a read is in flight its status counts the bytes that have arrived.
+ *
+ * io_uring_enter may fail, and may begin to fail at any time (a filter that a host installs, a
+ * kernel without memory). Then a read is in one of two places. What is in our queue the kernel has
+ * not seen: it is tried again, and in the end withdrawn and given out with the error. What the
+ * kernel has, it finishes without a call of ours, and shows in memory: we look there now and then.
+ * Such a read is never given up, since the kernel may write to its memory, which belongs to
+ * somebody else, until it is over. Waiting for it sleeps, and takes as long as the disk does, as in
+ * every engine.
+ *
+ * Registering the arena makes all of its pages present: at open that takes as long as the system
+ * needs to find and clear so much memory, seconds for tens of GiB, which the first reads into the
+ * frames would take otherwise.
  */
 #include "storage/io.h"
 
@@ -13,7 +25,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <liburing.h>
-#include <sched.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -23,6 +36,7 @@
 enum {
     BATCH = 32,
     PIECE_BYTES = 1 << 30, /* the most that the kernel registers as one buffer */
+    PIECES_MAX = 1024,     /* the most buffers that every kernel takes */
 };
 
 struct uring {
@@ -32,6 +46,10 @@ struct uring {
     unsigned in_flight; /* accepted by submit, not yet given out by reap */
     bool files;         /* registered: an SQE names them by index */
     unsigned n_pieces;  /* of the arena, registered; 0 when it is not */
+    bool again;         /* the last look found reads that were sent back without a byte */
+    unsigned tries;     /* without effect, since something last moved */
+    unsigned n_refused;
+    struct io_read *refused[]; /* [cfg.depth]: over, because the kernel does not take them */
 };
 
 /* What usually stands behind an error of io_uring_setup. */
@@ -62,27 +80,48 @@ static const char *likely_cause(int errnum)
     return "";
 }
 
+static void __attribute__((format(printf, 2, 3))) note(struct uring *u, const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(u->io.note, sizeof(u->io.note), fmt, ap);
+    va_end(ap);
+}
+
 /* Registered memory is pinned and mapped once instead of at every read. It counts against
  * RLIMIT_MEMLOCK; where the limit or the kernel says no, reads are merely slower. */
 static void register_arena(struct uring *u)
 {
     size_t pieces = (u->cfg.arena_bytes + PIECE_BYTES - 1) / PIECE_BYTES;
     struct iovec *iov;
+    int rc;
 
-    if (!u->cfg.arena || !pieces || pieces > 1024)
+    if (!u->cfg.arena || !pieces)
         return;
+    if (pieces > PIECES_MAX) {
+        note(u, "pool memory not registered: more than %d GiB", PIECES_MAX);
+        return;
+    }
     iov = calloc(pieces, sizeof(*iov));
-    if (!iov)
+    if (!iov) {
+        note(u, "pool memory not registered: out of memory");
         return;
+    }
     for (size_t i = 0; i < pieces; i++) {
         size_t left = u->cfg.arena_bytes - i * PIECE_BYTES;
 
         iov[i].iov_base = (char *)u->cfg.arena + i * PIECE_BYTES;
         iov[i].iov_len = left < PIECE_BYTES ? left : PIECE_BYTES;
     }
-    if (!io_uring_register_buffers(&u->ring, iov, (unsigned)pieces))
-        u->n_pieces = (unsigned)pieces;
+    rc = io_uring_register_buffers(&u->ring, iov, (unsigned)pieces);
     free(iov);
+    if (rc) {
+        note(u, "pool memory not registered: %s%s", strerror(-rc), likely_cause(-rc));
+        return;
+    }
+    u->n_pieces = (unsigned)pieces;
+    note(u, "pool memory registered");
 }
 
 static void register_files(struct uring *u)
@@ -99,7 +138,7 @@ static void register_files(struct uring *u)
 
 static int uring_open(struct io **out, const struct io_config *cfg, struct err *e)
 {
-    struct uring *u = calloc(1, sizeof(*u));
+    struct uring *u = calloc(1, sizeof(*u) + cfg->depth * sizeof(u->refused[0]));
     int rc;
 
     if (!u)
@@ -150,8 +189,51 @@ static void queue_rest(struct uring *u, struct io_read *r, unsigned flags)
     io_uring_sqe_set_data(sqe, r);
 }
 
-/* What the kernel does not take now (a signal, no memory for a request) stays in the queue, and
- * the next call tries again. */
+/* Withdraw what the kernel has not taken; those reads are over. It looks at our end of the queue
+ * only in io_uring_enter (there is no thread of its own that would), so the end can be moved back.
+ */
+static void refuse(struct uring *u, int status)
+{
+    struct io_uring_sq *sq = &u->ring.sq;
+
+    for (unsigned n = io_uring_sq_ready(&u->ring); n; n--) {
+        const struct io_uring_sqe *sqe = &sq->sqes[--sq->sqe_tail & *sq->kring_mask];
+        struct io_read *r = (struct io_read *)(uintptr_t)sqe->user_data;
+
+        r->status = status;
+        u->refused[u->n_refused++] = r;
+    }
+    sq->sqe_head = sq->sqe_tail;
+    __atomic_store_n(sq->ktail, sq->sqe_tail, __ATOMIC_RELEASE);
+}
+
+/* Whether the kernel has reads of ours: it will finish them whatever happens to us. */
+static bool kernel_has_some(const struct uring *u)
+{
+    return u->in_flight > u->n_refused + io_uring_sq_ready(&u->ring);
+}
+
+/* Hand over what is queued; with wait, also sleep until something completes, or for a moment where
+ * the kernel does not let us wait. What it does not take now stays in the queue for the next call;
+ * when there is no hope that it will, the queue is emptied. */
+static void enter(struct uring *u, bool wait)
+{
+    unsigned queued = io_uring_sq_ready(&u->ring);
+    bool passes;
+    int rc;
+
+    if (!queued && !wait)
+        return;
+    rc = wait ? io_uring_submit_and_wait(&u->ring, 1) : io_uring_submit(&u->ring);
+    if (rc >= 0 || rc == -EINTR)
+        return;
+    passes = rc == -EAGAIN || rc == -EBUSY || rc == -ENOMEM;
+    if (queued && !passes)
+        refuse(u, file_status(-rc));
+    else if (!file_try_again(&u->tries) && !kernel_has_some(u))
+        refuse(u, rc);
+}
+
 static unsigned uring_submit(struct io *io, struct io_read *const *reads, unsigned n)
 {
     struct uring *u = (struct uring *)io;
@@ -162,7 +244,7 @@ static unsigned uring_submit(struct io *io, struct io_read *const *reads, unsign
         reads[i]->status = 0;
         queue_rest(u, reads[i], 0);
     }
-    io_uring_submit(&u->ring);
+    enter(u, false);
     return i;
 }
 
@@ -171,23 +253,25 @@ static bool finished(struct uring *u, struct io_read *r, int res)
 {
     bool direct = u->cfg.files[r->at.file]->direct;
 
-    if (res == -EAGAIN || res == -EINTR || res == -ECANCELED) {
+    if ((res == -EAGAIN || res == -EINTR || res == -ECANCELED) && u->tries < FILE_TRIES_MAX) {
         /* Of a request that would have had to wait, or whose thread has exited. A kernel worker
          * may wait. */
+        u->again = true;
         queue_rest(u, r, IOSQE_ASYNC);
         return false;
     }
     if (res < 0) {
-        r->status = res;
+        r->status = file_status(-res);
         return true;
     }
+    u->tries = 0;
     r->status += res;
     if ((uint32_t)r->status == r->at.length) {
         r->status = 0;
         return true;
     }
     if (!res || (direct && r->status % IO_ALIGN)) { /* the end of the file */
-        r->status = -EIO;
+        r->status = -ENODATA;
         return true;
     }
     queue_rest(u, r, 0);
@@ -195,11 +279,14 @@ static bool finished(struct uring *u, struct io_read *r, int res)
 }
 
 /* Take what has completed, without waiting; returns how many reads are over. */
-static unsigned collect(struct uring *u, struct io_read **done, unsigned max)
+static unsigned take_completed(struct uring *u, struct io_read **done, unsigned max)
 {
     struct io_uring_cqe *cqe[BATCH];
     unsigned n = 0, got;
 
+    while (u->n_refused && n < max)
+        done[n++] = u->refused[--u->n_refused];
+    u->again = false;
     do {
         got = io_uring_peek_batch_cqe(&u->ring, cqe, max - n < BATCH ? max - n : BATCH);
         for (unsigned i = 0; i < got; i++) {
@@ -210,6 +297,8 @@ static unsigned collect(struct uring *u, struct io_read **done, unsigned max)
         }
         io_uring_cq_advance(&u->ring, got);
     } while (got && n < max);
+    if (u->again)
+        file_try_again(&u->tries);
     u->in_flight -= n;
     return n;
 }
@@ -219,16 +308,13 @@ static unsigned uring_reap(struct io *io, struct io_read **done, unsigned max, b
     struct uring *u = (struct uring *)io;
 
     for (;;) {
-        unsigned n = collect(u, done, max);
+        unsigned n = take_completed(u, done, max);
 
         if (n || !wait || !max || !u->in_flight) {
-            if (io_uring_sq_ready(&u->ring))
-                io_uring_submit(&u->ring);
+            enter(u, false);
             return n;
         }
-        /* Interrupted: look again. No memory to submit with: what is in flight will free some. */
-        if (io_uring_submit_and_wait(&u->ring, 1) < 0)
-            sched_yield();
+        enter(u, true);
     }
 }
 

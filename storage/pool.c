@@ -1,6 +1,7 @@
 #include "storage/pool.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +9,7 @@
 
 #include "storage/frames.h"
 #include "storage/io.h"
+#include "storage/page_index.h"
 
 #ifndef __has_feature
 #define __has_feature(x) 0
@@ -19,7 +21,7 @@
 #define ASAN_UNPOISON_MEMORY_REGION(p, n) ((void)(p), (void)(n))
 #endif
 
-enum { NONE = UINT32_MAX, REAP_BATCH = 32, EVICTED = 0xa5 };
+enum { REAP_BATCH = 32, EVICTED = 0xa5 };
 
 enum state { FREE, LOADING, READY, FAILED };
 
@@ -65,9 +67,8 @@ struct pool {
     struct frame *frame;
     unsigned words;
     uint64_t *set[SETS];
-    uint32_t *index; /* open addressing, linear: frame + 1, 0 is empty */
-    uint32_t index_mask;
-    struct io_read **batch; /* [depth] loads about to be submitted */
+    struct page_index index; /* of the pages that a pin may find */
+    struct io_read **batch;  /* [depth] loads about to be submitted */
     unsigned n_batch;
     unsigned n_failed;
     struct wishes sure, guess;
@@ -99,51 +100,7 @@ static unsigned set_first(const struct pool *p, enum set s)
     for (unsigned w = 0; w < p->words; w++)
         if (p->set[s][w])
             return w * 64 + (unsigned)__builtin_ctzll(p->set[s][w]);
-    return NONE;
-}
-
-static uint32_t index_home(const struct pool *p, struct extent at)
-{
-    uint64_t h = at.offset / IO_ALIGN ^ (uint64_t)at.file << 40 ^ (uint64_t)at.length << 20;
-
-    h = (h ^ (h >> 32)) * 0xd6e8feb86659fd93;
-    h = (h ^ (h >> 32)) * 0xd6e8feb86659fd93;
-    return (uint32_t)(h ^ (h >> 32)) & p->index_mask;
-}
-
-static unsigned index_find(const struct pool *p, struct extent at)
-{
-    for (uint32_t i = index_home(p, at); p->index[i]; i = (i + 1) & p->index_mask)
-        if (extent_equal(p->frame[p->index[i] - 1].read.at, at))
-            return p->index[i] - 1;
-    return NONE;
-}
-
-static void index_add(struct pool *p, unsigned f)
-{
-    uint32_t i = index_home(p, p->frame[f].read.at);
-
-    while (p->index[i])
-        i = (i + 1) & p->index_mask;
-    p->index[i] = f + 1;
-}
-
-/* Close the gap with later entries that may stand there, so that no search stops too early. */
-static void index_remove(struct pool *p, unsigned f)
-{
-    uint32_t mask = p->index_mask, gap = index_home(p, p->frame[f].read.at);
-
-    while (p->index[gap] != f + 1)
-        gap = (gap + 1) & mask;
-    for (uint32_t i = (gap + 1) & mask; p->index[i]; i = (i + 1) & mask) {
-        uint32_t home = index_home(p, p->frame[p->index[i] - 1].read.at);
-
-        if (((i - home) & mask) >= ((i - gap) & mask)) {
-            p->index[gap] = p->index[i];
-            gap = i;
-        }
-    }
-    p->index[gap] = 0;
+    return NO_FRAME;
 }
 
 /* Under AddressSanitizer the bytes of a page can be touched while it is loaded or pinned only. */
@@ -181,13 +138,13 @@ static void frame_becomes(struct pool *p, unsigned f, enum state to)
     set_put(p, IS_FREE, f, to == FREE);
     set_put(p, IS_IDLE, f, to == READY);
     if (to == LOADING) {
-        index_add(p, f);
+        page_index_add(&p->index, x->read.at, f);
         open_bytes(p, f);
         return;
     }
     if (to == FREE) {
         if (!x->forgotten)
-            index_remove(p, f);
+            page_index_remove(&p->index, x->read.at);
         x->forgotten = false;
         set_put(p, IS_WANTED, f, false);
         set_put(p, IS_RECENT, f, false);
@@ -198,13 +155,13 @@ static void frame_becomes(struct pool *p, unsigned f, enum state to)
     shut_bytes(p, f);
 }
 
-/* A frame to load into, emptied; NONE if there is none to be had that way. */
+/* A frame to load into, emptied; NO_FRAME if there is none to be had that way. */
 static unsigned claim(struct pool *p, enum claim how)
 {
     unsigned f = set_first(p, IS_FREE);
     uint64_t any = 0;
 
-    if (f != NONE)
+    if (f != NO_FRAME)
         return f;
     for (unsigned w = 0; w < p->words; w++) {
         uint64_t may = p->set[IS_IDLE][w] & ~p->set[IS_WANTED][w];
@@ -225,7 +182,7 @@ static unsigned claim(struct pool *p, enum claim how)
         for (f = 0; p->frame[f].state != FAILED; f++)
             ;
     } else {
-        return NONE;
+        return NO_FRAME;
     }
     frame_becomes(p, f, FREE);
     return f;
@@ -238,7 +195,7 @@ static bool load(struct pool *p, struct extent at, enum claim how)
     unsigned f = claim(p, how);
     struct frame *x;
 
-    if (f == NONE)
+    if (f == NO_FRAME)
         return false;
     x = &p->frame[f];
     x->read = (struct io_read){.at = at, .dst = frame_at(p->frames, f)};
@@ -281,9 +238,9 @@ static bool submit_batch(struct pool *p)
 static void start_wishes(struct pool *p, struct wishes *w, enum claim how)
 {
     while (w->next < w->n && queue_has_room(p)) {
-        unsigned f = index_find(p, w->want[w->next]);
+        unsigned f = page_index_find(&p->index, w->want[w->next]);
 
-        if (f != NONE)
+        if (f != NO_FRAME)
             set_put(p, how == CLAIM_GUESS ? IS_ASKED : IS_WANTED, f, true);
         else if (!load(p, w->want[w->next], how))
             break;
@@ -346,17 +303,11 @@ static void collect_timed(struct pool *p)
 
 static bool pool_alloc(struct pool *p)
 {
-    uint32_t size = 4;
-
-    while (size < 2 * p->n)
-        size *= 2;
-    p->index_mask = size - 1;
     p->words = (p->n + 63) / 64;
     p->frame = calloc(p->n, sizeof(*p->frame));
-    p->index = calloc(size, sizeof(*p->index));
     p->batch = calloc(p->depth, sizeof(struct io_read *));
     p->set[0] = calloc((size_t)p->words * SETS, sizeof(uint64_t));
-    if (!p->frame || !p->index || !p->batch || !p->set[0])
+    if (!page_index_init(&p->index, p->n) || !p->frame || !p->batch || !p->set[0])
         return false;
     for (unsigned s = 1; s < SETS; s++)
         p->set[s] = p->set[0] + (size_t)s * p->words;
@@ -369,7 +320,7 @@ static void pool_free(struct pool *p)
         p->policy->ops->close(p->policy);
     free(p->set[0]);
     free(p->batch);
-    free(p->index);
+    page_index_release(&p->index);
     free(p->frame);
     free(p);
 }
@@ -422,9 +373,9 @@ static void hint_sure(struct pool *p, const struct extent *want, unsigned n)
     set_clear(p, IS_RECENT);
     p->sure.next = p->sure.n = 0;
     for (unsigned i = 0; i < n; i++) {
-        unsigned f = index_find(p, want[i]);
+        unsigned f = page_index_find(&p->index, want[i]);
 
-        if (f != NONE)
+        if (f != NO_FRAME)
             set_put(p, IS_WANTED, f, true);
         else if (p->sure.n < POOL_HINT_MAX && want[i].length <= p->frames->frame_bytes)
             p->sure.want[p->sure.n++] = want[i];
@@ -439,9 +390,9 @@ static void hint_guess(struct pool *p, const struct extent *want, unsigned n)
     set_clear(p, IS_ASKED);
     p->guess.next = p->guess.n = 0;
     for (unsigned i = 0; i < n && p->guess.n < POOL_HINT_MAX; i++) {
-        unsigned f = index_find(p, want[i]);
+        unsigned f = page_index_find(&p->index, want[i]);
 
-        if (f != NONE)
+        if (f != NO_FRAME)
             set_put(p, IS_ASKED, f, true);
         else if (want[i].length <= p->frames->frame_bytes)
             p->guess.want[p->guess.n++] = want[i];
@@ -499,23 +450,27 @@ static int report_failure(struct pool *p, unsigned f, struct err *e)
 
     frame_becomes(p, f, FREE);
     forget_wish(p, r.at);
-    return err_sys(e, -r.status, "read of %" PRIu32 " bytes at %" PRIu64 " of file %" PRIu32,
-                   r.at.length, r.at.offset, r.at.file);
+    if (r.status == -ENODATA)
+        return err_set(e, ERR_IO,
+                       "read of %" PRIu32 " bytes at %" PRIu64
+                       ": the file ended before byte %" PRIu64,
+                       r.at.length, r.at.offset, r.at.offset + r.at.length);
+    return err_sys(e, -r.status, "read of %" PRIu32 " bytes at %" PRIu64, r.at.length, r.at.offset);
 }
 
-/* The first of n pages that is in that state; NONE, or its frame and *which. */
+/* The first of n pages that is in that state; NO_FRAME, or its frame and *which. */
 static unsigned first_in_state(const struct pool *p, const struct extent *want, unsigned n,
                                enum state state, unsigned *which)
 {
     for (unsigned i = 0; i < n; i++) {
-        unsigned f = index_find(p, want[i]);
+        unsigned f = page_index_find(&p->index, want[i]);
 
-        if (f != NONE && p->frame[f].state == state) {
+        if (f != NO_FRAME && p->frame[f].state == state) {
             *which = i;
             return f;
         }
     }
-    return NONE;
+    return NO_FRAME;
 }
 
 /* None of the n pages is in memory: start reading them, before anything that was merely hinted.
@@ -526,9 +481,9 @@ static int demand(struct pool *p, const struct extent *want, unsigned n, struct 
     unsigned coming = 0;
 
     for (unsigned i = 0; i < n; i++) {
-        unsigned f = index_find(p, want[i]);
+        unsigned f = page_index_find(&p->index, want[i]);
 
-        if (f != NONE)
+        if (f != NO_FRAME)
             set_put(p, IS_WANTED, f, true); /* perhaps a guess so far */
         else if (!queue_has_room(p) || !load(p, want[i], CLAIM_SURE))
             continue;
@@ -543,7 +498,7 @@ static int demand(struct pool *p, const struct extent *want, unsigned n, struct 
 
 static bool all_begun(const struct pool *p, const struct extent *want, unsigned n)
 {
-    while (n && index_find(p, want[n - 1]) != NONE)
+    while (n && page_index_find(&p->index, want[n - 1]) != NO_FRAME)
         n--;
     return !n;
 }
@@ -561,13 +516,13 @@ int pool_pin_any(struct pool *p, const struct extent *want, unsigned n, unsigned
     collect(p, false);
     for (;;) {
         f = first_in_state(p, want, n, READY, which);
-        if (f != NONE) {
+        if (f != NO_FRAME) {
             pin_frame(p, f, out);
             pump(p); /* keep the disk busy while the caller computes */
             return 0;
         }
         f = first_in_state(p, want, n, FAILED, which);
-        if (f != NONE)
+        if (f != NO_FRAME)
             return report_failure(p, f, e);
         if (demand(p, want, n, e))
             return e->code;
@@ -624,7 +579,7 @@ void pool_drop(struct pool *p, struct page *page)
 
     if (!x->forgotten) {
         x->forgotten = true;
-        index_remove(p, f);
+        page_index_remove(&p->index, x->read.at);
     }
     unpin(p, f);
     page->bytes = NULL;

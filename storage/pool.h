@@ -60,10 +60,13 @@ void pool_hint(struct pool *p, const struct extent *want, unsigned n, enum hint 
 
 /* Pin whichever of these n >= 1 pages is ready first, reading and waiting if none is; *which says
  * which. A page already in memory comes before one that must be waited for, want[0] before want[1].
- * What it began to read for the others is kept as after a sure hint. ERR_IO: the read of
- * want[*which] failed; the page is forgotten, so that a later pin reads again. ERR_BUSY: every
- * frame is pinned. ERR_ARG: a page is larger than a frame. A read that failed for a guess is not
- * reported: the pin reads again. */
+ * What it began to read for the others is kept as after a sure hint.
+ * ERR_IO (ERR_NOMEM where the system said that): the read of want[*which] failed; the page is
+ * forgotten, so that a later pin reads again. The text names the bytes and not the file, which
+ * whoever asked knows. A read that failed for a guess is not reported: the pin reads again.
+ * The errors that are no page's fault leave *which alone, so set it to n before to know them.
+ * ERR_BUSY: every frame is pinned. ERR_ARG: a page is larger than a frame. ERR_IO: the engine takes
+ * no reads, though none is in flight. */
 int pool_pin_any(struct pool *p, const struct extent *want, unsigned n, unsigned *which,
                  struct page *out, struct err *e);
 int pool_pin(struct pool *p, struct extent at, struct page *out, struct err *e); /* n = 1 */

@@ -126,6 +126,19 @@ static void a_refused_mapping_is_not_counted(void **state)
     }
 }
 
+static void aligning_up_goes_to_the_next_multiple_and_no_further(void **state)
+{
+    (void)state;
+    for (uint64_t to = 1; to < 20; to++)
+        for (uint64_t n = 0; n < 100; n++) {
+            uint64_t up = align_up(n, to);
+
+            assert_true(up % to == 0 && up >= n && up - n < to);
+        }
+    assert_int_equal(align_up(UINT64_MAX - 4095, 4096), UINT64_MAX - 4095);
+    assert_int_equal(align_up((UINT64_C(1) << 40) + 1, 4096), (UINT64_C(1) << 40) + 4096);
+}
+
 static void every_tag_has_a_name(void **state)
 {
     (void)state;
@@ -143,6 +156,7 @@ int main(void)
         cmocka_unit_test(the_limit_holds_over_all_tags),
         cmocka_unit_test(sizes_that_cannot_be_are_refused),
         cmocka_unit_test(a_refused_mapping_is_not_counted),
+        cmocka_unit_test(aligning_up_goes_to_the_next_multiple_and_no_further),
         cmocka_unit_test(every_tag_has_a_name),
     };
 

@@ -305,14 +305,63 @@ static void a_whole_extent_arrives_or_none(void **state)
             memset(page, 0, 4 * IO_ALIGN);
             assert_int_equal(file_pread(&f, page, 4 * IO_ALIGN, IO_ALIGN), 0);
             assert_memory_equal(page, content + IO_ALIGN, 4 * IO_ALIGN);
-            assert_int_equal(file_pread(&f, page, 2 * IO_ALIGN, 4 * IO_ALIGN), -EIO);
-            assert_int_equal(file_pread(&f, page, IO_ALIGN, 6 * IO_ALIGN), -EIO);
+            assert_int_equal(file_pread(&f, page, 2 * IO_ALIGN, 4 * IO_ALIGN), -ENODATA);
+            assert_int_equal(file_pread(&f, page, IO_ALIGN, 6 * IO_ALIGN), -ENODATA);
         }
         pread_fault_set(0);
         file_close(&f);
         assert_int_equal(f.fd, 0);
     }
     free(page);
+}
+
+/* EAGAIN was tried again without a pause and without an end. */
+static void a_system_that_always_says_try_again_is_an_error_in_the_end(void **state)
+{
+    struct file f;
+    struct err e;
+    uint8_t byte;
+
+    (void)state;
+    assert_int_equal(file_open(&f, dirfd, "data", false, &e), 0);
+    pread_fault_fail(EAGAIN);
+    assert_int_equal(file_pread(&f, &byte, 1, 0), -EAGAIN);
+    assert_int_equal(file_read(&f, &byte, 1, 0, &e), ERR_IO);
+    assert_non_null(strstr(e.text, strerror(EAGAIN)));
+    pread_fault_fail(0);
+    assert_int_equal(file_pread(&f, &byte, 1, 7), 0);
+    assert_int_equal(byte, content[7]);
+    file_close(&f);
+}
+
+/* Linux says ENODATA of a sector that cannot be read. */
+static void a_bad_place_on_the_disk_is_not_the_end_of_the_file(void **state)
+{
+    struct file f;
+    struct err e;
+    uint8_t byte;
+
+    (void)state;
+    assert_int_equal(file_open(&f, dirfd, "data", false, &e), 0);
+    pread_fault_fail(ENODATA);
+    assert_int_equal(file_pread(&f, &byte, 1, 0), -EIO);
+    assert_int_equal(file_read(&f, &byte, 1, 0, &e), ERR_IO);
+    assert_non_null(strstr(e.text, strerror(EIO)));
+    pread_fault_fail(0);
+    file_close(&f);
+    assert_int_equal(file_status(EBADF), -EBADF);
+}
+
+static void trying_again_ends_and_stays_ended(void **state)
+{
+    unsigned tries = 0, n = 1;
+
+    (void)state;
+    while (file_try_again(&tries))
+        n++;
+    assert_int_equal(n, FILE_TRIES_MAX);
+    assert_false(file_try_again(&tries));
+    assert_int_equal(tries, FILE_TRIES_MAX);
 }
 
 int main(void)
@@ -331,6 +380,9 @@ int main(void)
         cmocka_unit_test(any_range_can_be_read_however_pread_behaves),
         cmocka_unit_test(the_end_of_the_file_is_an_error_that_names_both_sizes),
         cmocka_unit_test(a_whole_extent_arrives_or_none),
+        cmocka_unit_test(a_system_that_always_says_try_again_is_an_error_in_the_end),
+        cmocka_unit_test(a_bad_place_on_the_disk_is_not_the_end_of_the_file),
+        cmocka_unit_test(trying_again_ends_and_stays_ended),
     };
 
     return cmocka_run_group_tests(tests, make_dir, remove_dir);

@@ -335,7 +335,7 @@ static void a_file_that_ends_too_early_is_an_error_of_that_read_alone(void **sta
         while (n < 3)
             n += io->ops->reap(io, done, 3, true);
         assert_int_equal(reads[0].status, 0);
-        assert_int_equal(reads[1].status, -EIO);
+        assert_int_equal(reads[1].status, -ENODATA);
         assert_int_equal(reads[2].status, 0);
         assert_true(io_script_check(reads[0].dst, reads[0].at));
         assert_true(io_script_check(reads[2].dst, reads[2].at));
@@ -366,6 +366,41 @@ static void the_systems_error_comes_out_as_it_is(void **state)
     assert_int_equal(reads[1].status, 0);
     io->ops->close(io);
     close(shut.fd);
+}
+
+/* Every read of the engine fails with errnum; 0: none does. */
+static void fail_reads(int errnum)
+{
+    pread_fault_fail(errnum);
+#ifdef HAVE_IO_URING
+    uring_fault_complete(errnum);
+#endif
+}
+
+/* What the system always says, and what comes out. It says ENODATA of a bad place on the disk; that
+ * is not the end of a file. EAGAIN was tried again without a pause and without an end. */
+static void an_error_that_stays_comes_out(void **state)
+{
+    static const int said[] = {EIO, ENODATA, EAGAIN}, out[] = {EIO, EIO, EAGAIN};
+    struct io_config cfg = config(DEPTH);
+    struct io *io = opened(&cfg);
+
+    (void)state;
+    for (unsigned i = 0; i < sizeof(said) / sizeof(said[0]); i++) {
+        struct io_read reads[3], *start[3], *done[3];
+        unsigned n = 0;
+
+        fail_reads(said[i]);
+        prepare(reads, start, 3, 4);
+        assert_int_equal(io->ops->submit(io, start, 3), 3);
+        while (n < 3)
+            n += io->ops->reap(io, done, 3, true);
+        for (n = 0; n < 3; n++)
+            assert_int_equal(reads[n].status, -out[i]);
+        fail_reads(0);
+        read_at_random(io, DEPTH, 50, i);
+    }
+    io->ops->close(io);
 }
 
 static volatile sig_atomic_t signals;
@@ -443,6 +478,152 @@ static void io_uring_reads_whatever_the_kernel_refuses_or_gives_in_parts(void **
         io->ops->close(io);
     }
     uring_fault_set(0);
+}
+#endif
+
+#ifdef HAVE_IO_URING
+static struct io *opened_uring(void)
+{
+    struct io_config cfg = config(DEPTH);
+
+    engine = "io_uring";
+    return opened(&cfg);
+}
+
+/* All DEPTH reads come out once, each whole or with that error; how many were whole. */
+static unsigned reap_whole_or_failed(struct io *io, const struct io_read *reads, int errnum)
+{
+    struct io_read *done[DEPTH];
+    bool out[DEPTH] = {false};
+    unsigned whole = 0;
+
+    for (unsigned n = 0; n < DEPTH;) {
+        unsigned got = io->ops->reap(io, done, 3, true);
+
+        assert_true(got);
+        for (unsigned i = 0; i < got; i++) {
+            assert_false(out[done[i] - reads]);
+            out[done[i] - reads] = true;
+            assert_true(!done[i]->status || done[i]->status == -errnum);
+            assert_true(done[i]->status || io_script_check(done[i]->dst, done[i]->at));
+            whole += !done[i]->status;
+        }
+        n += got;
+    }
+    return whole;
+}
+
+/* The kernel is entered no more from the 1st call on, the 2nd, ... until a run meets no failure.
+ * This was an endless loop. */
+static void what_the_kernel_never_takes_is_given_out_with_the_error(void **state)
+{
+    unsigned failed = 0, saved = 0;
+    struct io *io;
+
+    (void)state;
+    if (why_not("io_uring")[0])
+        skip();
+    io = opened_uring();
+    for (unsigned nth = 1, met = 1; met; nth++) {
+        struct io_read reads[DEPTH], *start[DEPTH];
+        unsigned whole;
+
+        prepare(reads, start, DEPTH, 16);
+        uring_fault_set(URING_SHORT); /* so that reads have a rest to submit */
+        uring_fault_enter(nth, UINT32_MAX, EPERM);
+        for (unsigned i = 0; i < DEPTH; i += 2)
+            assert_int_equal(io->ops->submit(io, start + i, 2), 2);
+        whole = reap_whole_or_failed(io, reads, EPERM);
+        met = whole < DEPTH;
+        failed += met;
+        saved += met && whole;
+        uring_fault_enter(1, 0, 0);
+        uring_fault_set(0);
+        read_at_random(io, DEPTH, 50, nth); /* and when it is entered again, it reads again */
+    }
+    assert_true(failed >= DEPTH / 2 && saved); /* what it had taken before arrived */
+    io->ops->close(io);
+}
+
+/* The same, and closed at once: what the kernel has is over when close returns. */
+static void close_ends_also_where_the_kernel_is_entered_no_more(void **state)
+{
+    (void)state;
+    if (why_not("io_uring")[0])
+        skip();
+    for (unsigned nth = 1; nth <= DEPTH; nth++) {
+        struct io *io = opened_uring();
+        struct io_read reads[DEPTH], *start[DEPTH];
+
+        prepare(reads, start, DEPTH, EXTENT_MAX / IO_ALIGN);
+        uring_fault_enter(nth, UINT32_MAX, EPERM);
+        for (unsigned i = 0; i < DEPTH; i++)
+            assert_int_equal(io->ops->submit(io, start + i, 1), 1);
+        io->ops->close(io);
+        uring_fault_enter(1, 0, 0);
+        for (unsigned i = 0; i < DEPTH; i++) {
+            assert_int_equal(reads[i].status, i + 1 < nth ? 0 : -EPERM);
+            assert_true(reads[i].status || io_script_check(reads[i].dst, reads[i].at));
+        }
+    }
+}
+
+static void what_the_kernel_refuses_for_a_while_is_tried_again_and_not_for_ever(void **state)
+{
+    static const int passes[] = {EAGAIN, EBUSY, ENOMEM};
+    struct io *io;
+
+    (void)state;
+    if (why_not("io_uring")[0])
+        skip();
+    io = opened_uring();
+    for (unsigned i = 0; i < 3; i++) {
+        struct io_read reads[DEPTH], *start[DEPTH];
+
+        prepare(reads, start, DEPTH, 16);
+        uring_fault_enter(1, 20, passes[i]);
+        assert_int_equal(io->ops->submit(io, start, DEPTH), DEPTH);
+        assert_int_equal(reap_whole_or_failed(io, reads, 0), DEPTH);
+        assert_int_equal(uring_fault_count(), 20);
+        prepare(reads, start, DEPTH, 16);
+        uring_fault_enter(2, UINT32_MAX, passes[i]); /* only the first of them gets through */
+        for (unsigned k = 0; k < DEPTH; k++)
+            assert_int_equal(io->ops->submit(io, start + k, 1), 1);
+        assert_int_equal(reap_whole_or_failed(io, reads, passes[i]), 1);
+        uring_fault_enter(1, 0, 0);
+        read_at_random(io, DEPTH, 50, i);
+    }
+    io->ops->close(io);
+}
+
+static void the_report_says_whether_the_pools_memory_is_registered(void **state)
+{
+    struct io_config cfg = config(DEPTH);
+    struct io_report report;
+    struct io *io;
+    struct err e;
+
+    (void)state;
+    if (why_not("io_uring")[0])
+        skip();
+    for (unsigned refused = 0; refused < 2; refused++) {
+        uring_fault_set(refused ? URING_BUFFERS : 0);
+        assert_int_equal(io_open(&io, "io_uring", &cfg, &report, &e), 0);
+        if (refused)
+            assert_string_equal(report.note, "pool memory not registered: Cannot allocate memory "
+                                             "(RLIMIT_MEMLOCK?)");
+        else
+            assert_memory_equal(report.note, "pool memory ", 12); /* the limit may be small here */
+        io->ops->close(io);
+    }
+    uring_fault_set(0);
+    cfg.arena = NULL;
+    cfg.arena_bytes = 0;
+    for (unsigned i = 0; io_engines()[i]; i++) {
+        assert_int_equal(io_open(&io, io_engines()[i]->name, &cfg, &report, &e), 0);
+        assert_string_equal(report.note, "");
+        io->ops->close(io);
+    }
 }
 #endif
 
@@ -618,7 +799,7 @@ static void a_failed_read_is_that_read_and_no_other(void **state)
             while (n < DEPTH)
                 n += fault.io.ops->reap(&fault.io, done, DEPTH, true);
             for (unsigned i = 0; i < DEPTH; i++) {
-                static const int status[] = {-ENODEV, -EIO, 0};
+                static const int status[] = {-ENODEV, -ENODATA, 0};
 
                 assert_int_equal(reads[i].status, i + 1 == nth ? status[kind] : 0);
                 assert_int_equal(io_script_check(reads[i].dst, reads[i].at), i + 1 != nth);
@@ -630,7 +811,7 @@ static void a_failed_read_is_that_read_and_no_other(void **state)
 
 static void no_depth_or_too_much_is_refused(void **state)
 {
-    static const unsigned depths[] = {0, 4097, UINT32_MAX};
+    static const unsigned depths[] = {0, IO_DEPTH_MAX + 1, UINT32_MAX};
     struct io *io = NULL;
     struct err e;
 
@@ -645,7 +826,7 @@ static void no_depth_or_too_much_is_refused(void **state)
 
 static void the_largest_depth_opens(void **state)
 {
-    struct io_config cfg = config(4096);
+    struct io_config cfg = config(IO_DEPTH_MAX);
     struct io *io = opened(&cfg);
 
     (void)state;
@@ -742,11 +923,11 @@ static void the_ladder_meets_every_failed_allocation(void **state)
 }
 
 #if defined(__linux__) && defined(HAVE_IO_URING)
-static void block_io_uring(int errnum)
+static void block(int call, int errnum)
 {
     struct sock_filter code[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_io_uring_setup, 0, 1),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)call, 0, 1),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (unsigned)errnum),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
@@ -791,7 +972,7 @@ static void open_blocked(int errnum)
     unsigned n = 0;
     char want[80];
 
-    block_io_uring(errnum);
+    block(__NR_io_uring_setup, errnum);
     snprintf(want, sizeof(want), "io_uring: %s (", strerror(errnum));
     must(!io_open(&io, NULL, &cfg, &report, &e), __LINE__, e.text);
     must(!strcmp(report.engine, "threads"), __LINE__, report.engine);
@@ -821,6 +1002,116 @@ static void where_io_uring_is_blocked_threads_read_and_the_report_says_so(void *
     }
 }
 
+/* The ring can be made and not entered: io_open waited for its first read for ever. */
+static void open_without_enter(int errnum)
+{
+    struct io_config cfg = config(DEPTH);
+    struct io_report report;
+    struct io *io;
+    struct err e;
+
+    alarm(60);
+    block(__NR_io_uring_enter, errnum);
+    must(!io_open(&io, NULL, &cfg, &report, &e), __LINE__, e.text);
+    must(!strcmp(report.engine, "threads"), __LINE__, report.engine);
+    must(!strncmp(report.steps, "io_uring: a first read of file0: ", 33), __LINE__, report.steps);
+    must(!!strstr(report.steps, strerror(errnum)), __LINE__, report.steps);
+    io->ops->close(io);
+    must(io_open(&io, "io_uring", &cfg, &report, &e), __LINE__, "forced");
+    must(!!strstr(e.text, strerror(errnum)), __LINE__, e.text);
+}
+
+/* The host installs its filter with reads in flight. Those arrive, later ones fail, close ends. */
+static void lose_enter_with_reads_in_flight(int errnum)
+{
+    struct io_config cfg = config(DEPTH);
+    struct io_read reads[DEPTH], *start[DEPTH], *done[DEPTH];
+    struct io *io;
+    struct err e;
+
+    alarm(60);
+    must(!io_open(&io, "io_uring", &cfg, NULL, &e), __LINE__, e.text);
+    prepare(reads, start, DEPTH, EXTENT_MAX / IO_ALIGN);
+    must(io->ops->submit(io, start, DEPTH) == DEPTH, __LINE__, "submit");
+    block(__NR_io_uring_enter, errnum);
+    for (unsigned n = 0; n < DEPTH;)
+        n += io->ops->reap(io, done, DEPTH, true);
+    for (unsigned i = 0; i < DEPTH; i++)
+        must(!reads[i].status && io_script_check(reads[i].dst, reads[i].at), __LINE__, "bytes");
+    must(io->ops->submit(io, start, DEPTH) == DEPTH, __LINE__, "submit after");
+    for (unsigned n = 0; n < DEPTH;)
+        n += io->ops->reap(io, done, DEPTH, true);
+    for (unsigned i = 0; i < DEPTH; i++)
+        must(reads[i].status == -errnum, __LINE__, "status");
+    io->ops->close(io);
+}
+
+static void *write_late(void *arg)
+{
+    const int *to = arg;
+    char content[2 * IO_ALIGN];
+
+    for (uint32_t i = 0; i < 2; i++) {
+        io_script_fill(content, (struct extent){.file = i + 1, .length = sizeof(content)});
+        usleep(50000);
+        must(write(to[i], content, sizeof(content)) == sizeof(content), __LINE__, "write");
+    }
+    return NULL;
+}
+
+/* The same with reads that end later, of pipes in the place of slow files: reap waits for one, and
+ * close for the other. */
+static void lose_enter_while_reads_wait(int errnum)
+{
+    struct file slow[2] = {{.direct = false}};
+    const struct file *three[] = {&file[0], &slow[0], &slow[1]};
+    struct io_config cfg = config(DEPTH);
+    struct io_read reads[2], *start[2], *done[2];
+    int ends[2], to[2];
+    pthread_t writer;
+    struct io *io;
+    struct err e;
+
+    alarm(60);
+    for (unsigned i = 0; i < 2; i++) {
+        must(!pipe(ends), __LINE__, "pipe");
+        slow[i].fd = ends[0];
+        to[i] = ends[1];
+    }
+    cfg.files = three;
+    must(!io_open(&io, "io_uring", &cfg, NULL, &e), __LINE__, e.text);
+    prepare(reads, start, 2, 2);
+    for (uint32_t i = 0; i < 2; i++)
+        reads[i].at = (struct extent){.file = i + 1, .length = 2 * IO_ALIGN};
+    must(io->ops->submit(io, start, 2) == 2, __LINE__, "submit");
+    must(!pthread_create(&writer, NULL, write_late, to), __LINE__, "thread");
+    block(__NR_io_uring_enter, errnum);
+    must(io->ops->reap(io, done, 2, true) == 1 && done[0] == start[0], __LINE__, "reap");
+    must(!reads[0].status && io_script_check(reads[0].dst, reads[0].at), __LINE__, "bytes");
+    io->ops->close(io);
+    must(!reads[1].status && io_script_check(reads[1].dst, reads[1].at), __LINE__, "close");
+    pthread_join(writer, NULL);
+}
+
+static void where_io_uring_cannot_be_entered_nothing_waits_for_ever(void **state)
+{
+    static const int errnums[] = {EPERM, EAGAIN, EBUSY, ENOMEM};
+    static void (*const bodies[])(int) = {open_without_enter, lose_enter_with_reads_in_flight,
+                                          lose_enter_while_reads_wait};
+
+    (void)state;
+    if (why_not("io_uring")[0])
+        skip();
+    for (unsigned i = 0; i < 3; i++)
+        for (unsigned k = 0; k < 4; k++) {
+            int status = child_status(bodies[i], errnums[k]);
+
+            if (status == 77)
+                skip(); /* the kernel refuses seccomp filters */
+            assert_int_equal(status, 0);
+        }
+}
+
 static void open_with_locked_memory(int most)
 {
     struct rlimit limit = {(rlim_t)most, (rlim_t)most};
@@ -838,6 +1129,8 @@ static void open_with_locked_memory(int most)
         if (!strstr(report.steps, strerror(ENOMEM)))
             _exit(77); /* io_uring is not for unprivileged users here */
         must(!most && strstr(report.steps, "RLIMIT_MEMLOCK"), __LINE__, report.steps);
+    } else {
+        must(!!strstr(report.note, "RLIMIT_MEMLOCK"), __LINE__, report.note);
     }
     prepare(reads, start, DEPTH, 3);
     must(io->ops->submit(io, start, DEPTH) == DEPTH, __LINE__, "submit");
@@ -861,7 +1154,7 @@ static void open_without_threads(int unused)
     (void)unused;
     if (setrlimit(RLIMIT_NPROC, &none) || (!geteuid() && setresuid(65534, 65534, 65534)))
         _exit(77);
-    block_io_uring(EPERM);
+    block(__NR_io_uring_setup, EPERM);
     must(!io_open(&io, NULL, &cfg, &report, &e), __LINE__, e.text);
     must(!strcmp(report.engine, "sync"), __LINE__, report.engine);
     must(!!strstr(report.steps, "; threads: cannot start a thread: "), __LINE__, report.steps);
@@ -906,6 +1199,7 @@ int main(void)
         cmocka_unit_test(close_waits_for_what_is_in_flight),
         cmocka_unit_test(a_file_that_ends_too_early_is_an_error_of_that_read_alone),
         cmocka_unit_test(the_systems_error_comes_out_as_it_is),
+        cmocka_unit_test(an_error_that_stays_comes_out),
         cmocka_unit_test(a_storm_of_signals_changes_nothing),
         cmocka_unit_test(interrupted_and_partial_preads_are_finished),
         cmocka_unit_test(the_engine_may_pass_from_thread_to_thread),
@@ -923,9 +1217,14 @@ int main(void)
         cmocka_unit_test(the_ladder_meets_every_failed_allocation),
 #ifdef HAVE_IO_URING
         cmocka_unit_test(io_uring_reads_whatever_the_kernel_refuses_or_gives_in_parts),
+        cmocka_unit_test(what_the_kernel_never_takes_is_given_out_with_the_error),
+        cmocka_unit_test(close_ends_also_where_the_kernel_is_entered_no_more),
+        cmocka_unit_test(what_the_kernel_refuses_for_a_while_is_tried_again_and_not_for_ever),
+        cmocka_unit_test(the_report_says_whether_the_pools_memory_is_registered),
 #endif
 #if defined(__linux__) && defined(HAVE_IO_URING)
         cmocka_unit_test(where_io_uring_is_blocked_threads_read_and_the_report_says_so),
+        cmocka_unit_test(where_io_uring_cannot_be_entered_nothing_waits_for_ever),
         cmocka_unit_test(where_no_thread_can_start_the_last_rung_holds),
         cmocka_unit_test(where_memory_cannot_be_locked_reads_work_all_the_same),
 #endif

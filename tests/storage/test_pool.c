@@ -16,6 +16,7 @@
 #include "storage/file.h"
 #include "storage/frames.h"
 #include "storage/io.h"
+#include "storage/page_index.h"
 #include "storage/pool.h"
 #include "tests/support/alloc_fault.h"
 #include "tests/support/io_fault.h"
@@ -547,8 +548,8 @@ static void a_failed_read_is_reported_once_and_leaves_the_pool_usable(void **sta
                     if (pool_pin_any(f.pool, want, n, &which, &page, &e)) {
                         char text[96];
 
-                        snprintf(text, sizeof(text), "read of 8192 bytes at %u of file %u: %s",
-                                 (unsigned)want[which].offset, want[which].file, strerror(ENODEV));
+                        snprintf(text, sizeof(text), "read of 8192 bytes at %u: %s",
+                                 (unsigned)want[which].offset, strerror(ENODEV));
                         assert_int_equal(e.code, ERR_IO);
                         assert_string_equal(e.text, text);
                         assert_int_equal(++failed, 1); /* that one read and no other */
@@ -562,6 +563,23 @@ static void a_failed_read_is_reported_once_and_leaves_the_pool_usable(void **sta
                 assert_int_equal(f.script.n_reads, 6 + failed);
                 close_pool(&f);
             }
+}
+
+/* A bank cut short by another program must not look like a dying disk. */
+static void the_end_of_a_file_is_reported_as_such(void **state)
+{
+    struct fixture f;
+    struct page page;
+    struct err e;
+
+    (void)state;
+    open_pool(&f, 2, 2);
+    f.script.fail_nth = 1;
+    f.script.fail_status = -ENODATA;
+    assert_int_equal(pool_pin(f.pool, extent_nth(3), &page, &e), ERR_IO);
+    assert_string_equal(e.text, "read of 8192 bytes at 24576: the file ended before byte 32768");
+    use(&f, 3);
+    close_pool(&f);
 }
 
 static void failures_nobody_asks_about_hold_no_frames(void **state)
@@ -803,15 +821,19 @@ static void an_engine_that_takes_less_than_it_should_is_fed_again(void **state)
 
 static void an_engine_that_takes_nothing_is_an_error_and_no_endless_loop(void **state)
 {
+    struct extent at = extent_nth(0);
     struct fixture f;
     struct page page;
     struct err e;
+    unsigned which = 9;
 
     (void)state;
     open_pool(&f, 2, 2);
     f.script.depth = 0;
     hint(&f, HINT_SURE, 0, 2);
-    assert_int_equal(pool_pin(f.pool, extent_nth(0), &page, &e), ERR_IO);
+    assert_int_equal(pool_pin_any(f.pool, &at, 1, &which, &page, &e), ERR_IO);
+    assert_int_equal(which, 9); /* no page's fault */
+    assert_non_null(strstr(e.text, "takes no reads"));
     f.script.depth = 2;
     use(&f, 0);
     close_pool(&f);
@@ -963,6 +985,45 @@ static void bytes_can_be_touched_only_while_pinned(void **state)
 #ifdef HAVE_POISON
     assert_false(__asan_address_is_poisoned(bytes)); /* the address may be mapped anew */
 #endif
+}
+
+static unsigned random_below(uint64_t *x, unsigned n)
+{
+    *x = *x * 6364136223846793005 + 1442695040888963407;
+    return (unsigned)(((*x >> 32) * n) >> 32);
+}
+
+/* Against a list, full and empty in turn. What leaves must not hide what its search would pass. */
+static void the_index_finds_what_is_in_it_and_nothing_else(void **state)
+{
+    enum { ALL = 256 };
+    (void)state;
+    for (uint32_t n_max = 1; n_max <= 64; n_max += n_max < 5 ? 1 : 59) {
+        struct page_index index;
+        bool in[ALL] = {false};
+        uint32_t n_in = 0;
+        uint64_t random = n_max;
+
+        assert_true(page_index_init(&index, n_max));
+        for (unsigned step = 0; step < 20000; step++) {
+            unsigned i = random_below(&random, ALL);
+            bool filling = step / 500 % 2 == 0;
+
+            if (in[i] && (!filling || n_in == n_max)) {
+                page_index_remove(&index, extent_nth(i));
+                in[i] = false;
+                n_in--;
+            } else if (!in[i] && filling && n_in < n_max) {
+                page_index_add(&index, extent_nth(i), i + 7);
+                in[i] = true;
+                n_in++;
+            }
+            for (unsigned k = i; k < i + 16; k++)
+                assert_int_equal(page_index_find(&index, extent_nth(k % ALL)),
+                                 in[k % ALL] ? k % ALL + 7 : NO_FRAME);
+        }
+        page_index_release(&index);
+    }
 }
 
 /* ---- everything at once: random calls against what must be true of each answer ---- */
@@ -1276,6 +1337,7 @@ int main(void)
         cmocka_unit_test(a_guess_on_its_way_is_taken_over_by_a_sure_hint),
         cmocka_unit_test(a_failed_guess_costs_nothing),
         cmocka_unit_test(a_failed_read_is_reported_once_and_leaves_the_pool_usable),
+        cmocka_unit_test(the_end_of_a_file_is_reported_as_such),
         cmocka_unit_test(failures_nobody_asks_about_hold_no_frames),
         cmocka_unit_test(busy_means_every_frame_is_pinned),
         cmocka_unit_test(one_frame_is_enough),
@@ -1290,6 +1352,7 @@ int main(void)
         cmocka_unit_test(the_policy_hears_of_every_use_once),
         cmocka_unit_test(opening_meets_every_failed_allocation),
         cmocka_unit_test(bytes_can_be_touched_only_while_pinned),
+        cmocka_unit_test(the_index_finds_what_is_in_it_and_nothing_else),
         cmocka_unit_test(random_calls_keep_every_promise_in_any_order_of_completion),
         cmocka_unit_test(random_calls_keep_every_promise_on_real_engines),
     };

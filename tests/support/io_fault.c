@@ -27,7 +27,7 @@ static void spoil(struct io_fault *f, struct io_read *r)
         break;
     case IO_FAULT_SHORT:
         memset(half, 0xee, r->at.length - r->at.length / 2);
-        r->status = -EIO;
+        r->status = -ENODATA;
         break;
     case IO_FAULT_FLIP:
         *half ^= 1;

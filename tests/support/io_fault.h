@@ -9,7 +9,7 @@
 
 enum io_fault_kind {
     IO_FAULT_ERROR, /* no bytes, `status` */
-    IO_FAULT_SHORT, /* the first half, then what was there before; -EIO, as engines say it */
+    IO_FAULT_SHORT, /* the first half, then what was there before; -ENODATA, as engines say it */
     IO_FAULT_FLIP,  /* all bytes and no error, but one bit in the middle is wrong */
 };
 

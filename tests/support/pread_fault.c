@@ -11,6 +11,7 @@ ssize_t __wrap_pread64(int fd, void *dst, size_t n, off_t offset);
 
 static atomic_size_t most_bytes;
 static atomic_uint calls, faults;
+static atomic_int fail_errnum;
 
 void pread_fault_set(size_t most)
 {
@@ -24,12 +25,22 @@ unsigned pread_fault_count(void)
     return atomic_load(&faults);
 }
 
+void pread_fault_fail(int errnum)
+{
+    atomic_store(&fail_errnum, errnum);
+}
+
 typedef ssize_t pread_fn(int fd, void *dst, size_t n, off_t offset);
 
 static ssize_t perhaps(pread_fn *real, int fd, void *dst, size_t n, off_t offset)
 {
     size_t most = atomic_load(&most_bytes);
+    int errnum = atomic_load(&fail_errnum);
 
+    if (errnum) {
+        errno = errnum;
+        return -1;
+    }
     if (!most)
         return real(fd, dst, n, offset);
     if (atomic_fetch_add(&calls, 1) % 2 == 0) {

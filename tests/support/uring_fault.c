@@ -40,6 +40,30 @@ unsigned uring_fault_count(void)
     return count;
 }
 
+static unsigned entered, enter_from, enter_n;
+static int enter_errnum, complete_errnum;
+
+void uring_fault_enter(unsigned from, unsigned n, int errnum)
+{
+    entered = count = 0;
+    enter_from = from;
+    enter_n = n;
+    enter_errnum = errnum;
+}
+
+void uring_fault_complete(int errnum)
+{
+    complete_errnum = errnum;
+}
+
+static bool enter_fails(void)
+{
+    if (++entered < enter_from || entered - enter_from >= enter_n)
+        return false;
+    count++;
+    return true;
+}
+
 static bool fails(enum uring_fault which)
 {
     if (!(active & which))
@@ -50,6 +74,8 @@ static bool fails(enum uring_fault which)
 
 int __wrap_io_uring_submit(struct io_uring *ring)
 {
+    if (enter_fails())
+        return -enter_errnum;
     if (submits++ % 2 == 0 && fails(URING_SUBMIT))
         return -EAGAIN;
     return __real_io_uring_submit(ring);
@@ -57,6 +83,8 @@ int __wrap_io_uring_submit(struct io_uring *ring)
 
 int __wrap_io_uring_submit_and_wait(struct io_uring *ring, unsigned n)
 {
+    if (enter_fails())
+        return -enter_errnum;
     if (waits++ % 2 == 0 && fails(URING_WAIT))
         return -EINTR;
     return __real_io_uring_submit_and_wait(ring, n);
@@ -73,6 +101,11 @@ static void spoil(struct io_uring_cqe *cqe)
     completions++;
     if (cqe->res <= 0)
         return;
+    if (complete_errnum) {
+        memset(dst, 0, (size_t)cqe->res);
+        cqe->res = -complete_errnum;
+        return;
+    }
     if (completions % 3 == 0 && fails(URING_AGAIN)) {
         memset(dst, 0, (size_t)cqe->res);
         cqe->res = -errors[completions / 3 % 3];
@@ -87,8 +120,9 @@ unsigned __wrap_io_uring_peek_batch_cqe(struct io_uring *ring, struct io_uring_c
 {
     unsigned got = __real_io_uring_peek_batch_cqe(ring, cqe, n);
 
-    for (unsigned i = 0; i < got && active & (URING_SHORT | URING_AGAIN); i++)
-        spoil(cqe[i]);
+    for (unsigned i = 0; i < got; i++)
+        if (complete_errnum || active & (URING_SHORT | URING_AGAIN))
+            spoil(cqe[i]);
     return got;
 }
 

@@ -17,4 +17,11 @@ enum uring_fault {
 void uring_fault_set(unsigned faults);
 unsigned uring_fault_count(void); /* since the last set */
 
+/* A kernel that is not entered: of the calls of io_uring_submit and io_uring_submit_and_wait from
+ * now on, n from number `from` on fail with errnum and do nothing. With n = 0 none does. */
+void uring_fault_enter(unsigned from, unsigned n, int errnum);
+
+/* From now on every completion says errnum and has brought no bytes; with 0 none does. */
+void uring_fault_complete(int errnum);
+
 #endif
