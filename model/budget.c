@@ -10,11 +10,6 @@
 
 enum { MIB = 1 << 20 };
 
-static uint64_t align64(uint64_t n)
-{
-    return (n + 63) / 64 * 64;
-}
-
 static unsigned moe_layers(const struct facts *f)
 {
     return f->hp.n_layers - f->hp.first_dense;
@@ -172,7 +167,7 @@ static uint64_t scratch_bytes(const struct facts *f, const struct plan_request *
                                     .stages = f->record.stages,
                                     .entries = f->record.entries,
                                     .cell_bytes = f->record.cell_bytes};
-    bytes = (act_bytes(&f->hp, &k, rvq, shape) + 4095) / 4096 * 4096;
+    bytes = align_up(act_bytes(&f->hp, &k, rvq, shape), 4096);
     return bytes > TRUNK_WINDOW_BYTES ? bytes : TRUNK_WINDOW_BYTES; /* one after the other */
 }
 
@@ -182,8 +177,8 @@ void plan_make(struct plan *out, const struct facts *f, const struct plan_reques
     uint64_t record = f->record.bytes, moe = moe_layers(f), least, left;
 
     p.process = process_bytes(f, r);
-    p.trunk = align64(f->trunk_bytes) + weights_extra_bytes(&f->hp) + 3 * 4096;
-    p.state = r->sessions * ((session_bytes(&f->hp, r->ctx) + 4095) / 4096 * 4096);
+    p.trunk = align_up(f->trunk_bytes, 64) + weights_extra_bytes(&f->hp) + 3 * 4096;
+    p.state = r->sessions * (align_up(session_bytes(&f->hp, r->ctx), 4096));
     least = scratch_bytes(f, r, p.rows);
     p.scratch = least + p.process;
     p.all_experts = record * moe * f->hp.n_experts;

@@ -62,7 +62,7 @@ void plan_make(struct plan *out, const struct facts *f, const struct plan_reques
 /* Resident bytes of one trunk entry: codes and scales, each padded to 64. */
 static inline uint64_t budget_tensor_bytes(uint64_t payload, uint64_t scales)
 {
-    return (payload + 63) / 64 * 64 + (scales + 63) / 64 * 64;
+    return align_up(payload, 64) + align_up(scales, 64);
 }
 
 #endif

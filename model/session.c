@@ -2,30 +2,27 @@
 
 #include <string.h>
 
-static size_t align64(size_t n)
-{
-    return (n + 63) / 64 * 64;
-}
+#include "base/mem.h"
 
 static size_t kda_bytes(const struct hparams *hp)
 {
-    return align64(hp->n_kda * session_state_floats(hp) * sizeof(float));
+    return align_up(hp->n_kda * session_state_floats(hp) * sizeof(float), 64);
 }
 
 static size_t window_bytes(const struct hparams *hp)
 {
-    return align64((size_t)hp->n_kda * 3 * session_window_floats(hp) * sizeof(float));
+    return align_up((size_t)hp->n_kda * 3 * session_window_floats(hp) * sizeof(float), 64);
 }
 
 static size_t latent_bytes(const struct hparams *hp, unsigned ctx)
 {
-    return align64((size_t)hp->n_mla * ctx * hparams_latent_stride(hp) * sizeof(float));
+    return align_up((size_t)hp->n_mla * ctx * hparams_latent_stride(hp) * sizeof(float), 64);
 }
 
 uint64_t session_bytes(const struct hparams *hp, unsigned ctx)
 {
     return 2 * (kda_bytes(hp) + window_bytes(hp)) + latent_bytes(hp, ctx) +
-           2 * align64(ctx * sizeof(int32_t)) + align64(ctx);
+           2 * align_up(ctx * sizeof(int32_t), 64) + align_up(ctx, 64);
 }
 
 void session_init(struct session *s, const struct hparams *hp, unsigned ctx, void *memory)
@@ -44,9 +41,9 @@ void session_init(struct session *s, const struct hparams *hp, unsigned ctx, voi
     s->latent = (float *)(void *)at;
     at += latent_bytes(hp, ctx);
     s->ids = (int32_t *)(void *)at;
-    at += align64(ctx * sizeof(int32_t));
+    at += align_up(ctx * sizeof(int32_t), 64);
     s->recent = (int32_t *)(void *)at;
-    s->made = at + align64(ctx * sizeof(int32_t));
+    s->made = at + align_up(ctx * sizeof(int32_t), 64);
     s->choice = -1;
     sampler_init(&s->sampler);
 }

@@ -298,7 +298,7 @@ uint64_t weights_extra_bytes(const struct hparams *hp)
 
     if (hp->attn_res_block)
         floats += (2ull * hp->n_layers + 1) * hp->hidden;
-    return (floats * sizeof(float) + 63) / 64 * 64;
+    return align_up(floats * sizeof(float), 64);
 }
 
 void weights_load(struct model *m, const struct container *c, struct trunk *trunk,
