@@ -144,7 +144,7 @@ int json_parse_file(json_t **out, int dirfd, const char *file, size_t max_bytes,
     if (fstat(fd, &st))
         err_sys(e, errno, "%s", file);
     else if (!S_ISREG(st.st_mode))
-        err_set(e, ERR_LIMIT, "%s: not a regular file", file);
+        err_set(e, ERR_IO, "%s: not a regular file", file);
     else if (st.st_size < 1 || (uint64_t)st.st_size > max_bytes)
         err_set(e, ERR_LIMIT, "%s: size %" PRId64 " out of range", file, (int64_t)st.st_size);
     else if (!slurp(&text, fd, (size_t)st.st_size, file, e) &&

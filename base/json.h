@@ -25,7 +25,8 @@ enum {
  * ERR_FORMAT; ERR_LIMIT: nested too deep, too many values. */
 int json_parse(json_t **out, const char *text, size_t len, const char *name, struct err *e);
 
-/* Read a regular file of 1...max_bytes bytes below dirfd and parse it. ERR_LIMIT: not such a file.
+/* Read a regular file of 1...max_bytes bytes below dirfd and parse it. ERR_LIMIT: of another size;
+ * ERR_IO: not a regular file.
  */
 int json_parse_file(json_t **out, int dirfd, const char *file, size_t max_bytes, struct err *e);
 

@@ -8,6 +8,7 @@
 
 #include "cli/load.h"
 #include "cli/prompt.h"
+#include "cli/safe.h"
 
 enum { ROWS_DEFAULT = 10 };
 
@@ -52,8 +53,9 @@ static int rank_logits(struct eval *v)
     for (size_t i = v->vocab; i-- > 0;) /* the small ones first */
         sum += exp((double)v->order[i].value - v->order[0].value);
     v->log_sum = log(sum) + v->order[0].value;
-    v->rows = v->c->opts.top_k > 0 ? (size_t)v->c->opts.top_k : ROWS_DEFAULT;
-    v->rows = v->rows < v->vocab ? v->rows : v->vocab;
+    v->rows = v->c->opts.top_k < 0 ? ROWS_DEFAULT : (size_t)v->c->opts.top_k;
+    if (!v->rows || v->rows > v->vocab)
+        v->rows = v->vocab;
     return 0;
 }
 
@@ -95,10 +97,10 @@ static int print_json(const struct eval *v)
 static void print_row(const struct eval *v, const struct logit *x)
 {
     json_t *text = row_text(v, x->id);
-    char *quoted = text ? json_dumps(text, JSON_ENCODE_ANY) : NULL;
+    char *quoted = text ? json_dumps(text, JSON_ENCODE_ANY) : NULL, safe[1024];
 
     printf("%8d %12.4f %9.6f  %s\n", x->id, x->value, exp((double)x->value - v->log_sum),
-           quoted ? quoted : "");
+           quoted ? safe_text(safe, sizeof(safe), quoted, strlen(quoted), "") : "");
     free(quoted);
     json_decref(text);
 }
@@ -116,8 +118,10 @@ static int print_table(const struct eval *v)
 static int evaluate(struct eval *v)
 {
     waste_status st;
-    int rc;
+    int rc = ids_check(v->c, v->ctx, v->prompt.id, v->prompt.n);
 
+    if (rc)
+        return rc;
     model_banner(v->c, v->ctx);
     v->tokenizer = waste_tokenizer_of(v->ctx);
     st = waste_eval(v->ctx, v->prompt.id, v->prompt.n, &v->logits, &v->vocab);
@@ -140,7 +144,9 @@ int cmd_eval(struct cli *c)
     int rc = model_find(c, c->opts.arg[1], path);
 
     if (!rc)
-        rc = prompt_read(c, path, 2, false, &v.prompt);
+        rc = model_check(c, path);
+    if (!rc)
+        rc = prompt_read(c, path, 2, TEXT_PROMPT, &v.prompt);
     if (!rc)
         rc = prompt_fits(c, v.prompt.n);
     if (!rc)

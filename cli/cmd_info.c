@@ -10,6 +10,7 @@
 
 #include "cli/audit.h"
 #include "cli/load.h"
+#include "cli/safe.h"
 #include "cli/units.h"
 #include "expertfs/manifest.h"
 
@@ -128,7 +129,7 @@ static void print_size(const char *name, uint64_t bytes)
 
 static void print_audit(const struct audit *a)
 {
-    char found[UNITS_TEXT], published[UNITS_TEXT];
+    char found[UNITS_TEXT], published[UNITS_TEXT], text[4 * AUDIT_NOTE_BYTES];
 
     if (a->model)
         printf("%-14s %s, %u of %u figures as published\n", "audit", a->model, audit_same(a),
@@ -144,16 +145,17 @@ static void print_audit(const struct audit *a)
                    size_text_decimal(published, x->published));
     }
     for (unsigned i = 0; i < a->n_notes; i++)
-        printf("%-14s %s\n", "note", a->note[i]);
+        printf("%-14s %s\n", "note",
+               safe_text(text, sizeof(text), a->note[i], strlen(a->note[i]), ""));
 }
 
 static int print_text(struct info *v)
 {
     const struct manifest *m = &v->m;
     const waste_plan *p = &v->plan;
-    char total[UNITS_TEXT], active[UNITS_TEXT];
+    char total[UNITS_TEXT], active[UNITS_TEXT], arch[256];
 
-    printf("%-14s %s\n", "arch", m->arch);
+    printf("%-14s %s\n", "arch", safe_text(arch, sizeof(arch), m->arch, strlen(m->arch), ""));
     printf("%-14s %u, %u of them with experts\n", "layers", m->n_layers, p->n_moe_layers);
     printf("%-14s %u a layer, %u a token\n", "experts", m->n_experts, m->top_k);
     printf("%-14s %u wide, experts %u x %u, vocabulary %u\n", "hidden", m->hidden, m->latent,

@@ -6,6 +6,7 @@
 
 #include "cli/estimate.h"
 #include "cli/load.h"
+#include "cli/safe.h"
 #include "cli/units.h"
 
 struct rates {
@@ -78,7 +79,8 @@ static json_t *plan_json(const waste_plan *p)
                   "vision_bytes", count(m->vision_bytes), "budget_bytes", count(p->budget_bytes),
                   "expert_cache_bytes", p->fits ? count(p->pool_bytes) : (json_int_t)-1);
     json_t *more = json_pack(
-        "{s:b, s:b, s:s, s:o, s:i, s:i, s:i, s:i, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:b}",
+        "{s:b, s:b, s:s, s:o, s:i, s:i, s:i, s:i, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:b, "
+        "s:I}",
         "budget_chosen", p->budget_chosen, "fits", p->fits, "usable_why", p->usable_why, "arch",
         json_text(p->arch, strnlen(p->arch, sizeof(p->arch))), "sessions", (int)p->max_sessions,
         "max_rows", (int)p->max_rows, "layers", (int)p->n_layers, "moe_layers",
@@ -86,13 +88,15 @@ static json_t *plan_json(const waste_plan *p)
         count(p->params_total), "params_active", count(p->params_active), "record_bytes",
         count(p->record_bytes), "expert_bytes", count(p->expert_bytes), "trunk_file_bytes",
         count(p->trunk_file_bytes), "disk_bytes", count(p->disk_bytes), "from_config",
-        p->from_config);
+        p->from_config, "scratch_growth_bytes", count(p->scratch_growth_bytes));
 
     if (o && more)
         json_object_update(o, more);
     json_decref(more);
     return o;
 }
+
+enum { FLOOR_ROWS = 64 }; /* the floor is for passes of so many rows, or fewer (waste.h) */
 
 static void row(const char *name, uint64_t bytes, const char *remark)
 {
@@ -104,20 +108,26 @@ static void row(const char *name, uint64_t bytes, const char *remark)
 
 static void print_memory(const waste_plan *p)
 {
+    unsigned rows = p->max_rows < FLOOR_ROWS ? p->max_rows : FLOOR_ROWS;
     char remark[96];
 
-    printf("Memory, for %u positions and passes of %u rows\n", p->ctx_tokens, p->max_rows);
+    printf("Memory, for %u positions\n", p->ctx_tokens);
     row("trunk", p->mem.trunk_bytes, "");
     row("state", p->mem.state_bytes, "");
     row("scratch", p->mem.scratch_bytes, "");
     row("experts, at least", p->mem.min_expert_cache, "");
-    row("floor", p->mem.floor_bytes, "less is refused");
+    snprintf(remark, sizeof(remark), "for passes of %u rows; less is refused", rows);
+    row("floor", p->mem.floor_bytes, remark);
     row("recommended", p->mem.recommended_bytes, "");
     row("this machine", p->usable_ram_bytes, p->usable_why);
     row("budget", p->budget_bytes, p->budget_chosen ? "chosen" : "given");
-    if (!p->fits || !p->record_bytes)
+    if (!p->fits)
         return;
-    snprintf(remark, sizeof(remark), "%llu of %llu, %.2f tokens' worth",
+    snprintf(remark, sizeof(remark), "scratch for %u rows instead of %u", p->max_rows, rows);
+    row("  longer passes", p->scratch_growth_bytes, p->max_rows > rows ? remark : "");
+    if (!p->record_bytes)
+        return;
+    snprintf(remark, sizeof(remark), "with the least above: %llu of %llu, %.2f tokens' worth",
              (unsigned long long)(p->pool_bytes / p->record_bytes),
              (unsigned long long)(p->expert_bytes / p->record_bytes),
              p->mem.working_set_bytes ? (double)p->pool_bytes / (double)p->mem.working_set_bytes
@@ -157,23 +167,27 @@ static void print_verdict(const waste_plan *p)
 {
     char a[UNITS_TEXT], b[UNITS_TEXT];
 
-    if (!p->fits)
-        printf("Does not fit: the budget of %s is below the floor of %s.\n",
-               size_text(a, p->budget_bytes), size_text(b, p->mem.floor_bytes));
+    if (!p->fits && !p->budget_chosen)
+        printf("Does not fit: needs %s, the budget is %s.\n", size_text(a, p->mem.floor_bytes),
+               size_text(b, p->budget_bytes));
+    else if (!p->fits)
+        printf("Does not fit: needs %s, this machine offers %s.\n",
+               size_text(a, p->mem.floor_bytes), size_text(b, p->usable_ram_bytes));
     else if (p->usable_ram_bytes && p->budget_bytes > p->usable_ram_bytes)
-        printf("Does not fit: this machine offers %s, the budget is %s.\n",
-               size_text(a, p->usable_ram_bytes), size_text(b, p->budget_bytes));
+        printf("Fits the budget, but the budget of %s is above the %s this machine offers.\n",
+               size_text(a, p->budget_bytes), size_text(b, p->usable_ram_bytes));
     else
         printf("Fits.\n");
 }
 
 static int print_text(struct cli *c, const waste_plan *p, const struct rates *r)
 {
-    char total[UNITS_TEXT], active[UNITS_TEXT];
+    char total[UNITS_TEXT], active[UNITS_TEXT], arch[256];
 
     printf("%s: %u layers, %u of them with %u experts (%u a token), %s parameters (%s a token)\n",
-           p->arch, p->n_layers, p->n_moe_layers, p->n_experts, p->top_k,
-           count_text(total, p->params_total), count_text(active, p->params_active));
+           safe_text(arch, sizeof(arch), p->arch, strnlen(p->arch, sizeof(p->arch)), ""),
+           p->n_layers, p->n_moe_layers, p->n_experts, p->top_k, count_text(total, p->params_total),
+           count_text(active, p->params_active));
     print_memory(p);
     print_disk(p);
     if (r->drive > 0 && p->fits)

@@ -77,7 +77,7 @@ static void show(struct run *r, const waste_item *item, double ms)
     json_t *line;
 
     if (!r->c->opts.json) {
-        if (a->len && !term_print(&r->c->term, a->text, a->len))
+        if (a->len && !term_print_text(&r->c->term, a->text, a->len))
             r->end = END_OUTPUT;
         return;
     }
@@ -375,10 +375,13 @@ static int open_and_generate(struct run *r, const char *path)
 
     if (rc)
         return rc;
-    model_banner(r->c, r->ctx);
-    if (waste_model_get_info(r->ctx, &info) == WASTE_OK)
-        r->ctx_max = info.ctx_max;
-    rc = generate(r);
+    rc = ids_check(r->c, r->ctx, r->prompt.id, r->prompt.n);
+    if (!rc) {
+        model_banner(r->c, r->ctx);
+        if (waste_model_get_info(r->ctx, &info) == WASTE_OK)
+            r->ctx_max = info.ctx_max;
+        rc = generate(r);
+    }
     model_close(r->ctx);
     return rc;
 }
@@ -392,7 +395,9 @@ int cmd_run(struct cli *c)
 
     r.n_max = c->opts.n_tokens ? (uint32_t)c->opts.n_tokens : TOKENS_DEFAULT;
     if (!rc)
-        rc = prompt_read(c, path, 2, false, &r.prompt);
+        rc = model_check(c, path);
+    if (!rc)
+        rc = prompt_read(c, path, 2, TEXT_PROMPT, &r.prompt);
     if (!rc)
         rc = prompt_fits(c, r.prompt.n);
     if (!rc)

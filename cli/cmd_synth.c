@@ -87,7 +87,8 @@ int cmd_synth(struct cli *c)
     bar_unwatch(&c->bar);
     term_cancels(NULL, NULL);
     if (failed == ERR_CANCELLED)
-        note(c, "Finished files stay; the same command goes on from there.");
+        note(c, "Finished files are kept; the same command begins the unfinished one anew and goes "
+                "on.");
     if (failed)
         return fail_err(c, &e, "synth");
     return report(c, &o, &plan, &result, (double)(clock_ns() - begun) * 1e-9);

@@ -31,7 +31,7 @@ int cmd_tokenize(struct cli *c)
     int rc = model_find(c, c->opts.arg[1], path);
 
     if (!rc)
-        rc = prompt_read(c, path, 2, true, &ids);
+        rc = prompt_read(c, path, 2, TEXT_TEMPLATE, &ids);
     if (!rc)
         rc = print_ids(c, &ids);
     free(ids.id);
@@ -41,7 +41,7 @@ int cmd_tokenize(struct cli *c)
 /* All positionals from the second on, as one text; then --file and standard input as for text. */
 static int ids_read(struct cli *c, struct ids *out)
 {
-    struct text text = {NULL, 0};
+    struct text text = {.bytes = NULL};
     struct err e;
     int rc = 0;
 
@@ -63,6 +63,19 @@ static int ids_read(struct cli *c, struct ids *out)
         rc = fail_err(c, &e, c->command);
     free(text.bytes);
     return rc;
+}
+
+/* waste_decode makes nothing of an id that has no bytes; here it is a mistake. */
+static int known(struct cli *c, const waste_tokenizer *t, const struct ids *ids)
+{
+    const char *bytes;
+    size_t len;
+
+    for (size_t i = 0; i < ids->n; i++) {
+        if (waste_token_bytes(t, ids->id[i], &bytes, &len) != WASTE_OK)
+            return fail(c, EXIT_USAGE, NULL, c->command, "the tokenizer has no id %d", ids->id[i]);
+    }
+    return 0;
 }
 
 /* *bytes is the caller's to free. */
@@ -92,7 +105,7 @@ static int print_text(struct cli *c, const char *bytes, size_t len)
 {
     if (c->opts.json)
         return say_json(c, json_pack("{s:o}", "text", json_text(bytes, len)));
-    if (!term_print(&c->term, bytes, len) || !term_print(&c->term, "\n", 1))
+    if (!term_print_text(&c->term, bytes, len) || !term_print(&c->term, "\n", 1))
         return fail_output(c);
     return 0;
 }
@@ -109,7 +122,9 @@ int cmd_detokenize(struct cli *c)
     if (!rc)
         rc = ids_read(c, &ids);
     if (!rc && (st = waste_tokenizer_open(path, &t)) != WASTE_OK)
-        rc = fail_status(c, st, NULL, path);
+        rc = fail_tokenizer(c, st, path);
+    if (!rc)
+        rc = known(c, t, &ids);
     if (!rc)
         rc = decode(c, t, &ids, &bytes, &len);
     if (!rc)

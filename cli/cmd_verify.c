@@ -1,32 +1,58 @@
-/* cli/cmd_verify.c - every byte of a container that can be checked: codebooks, the trunk's scales,
- * and each expert's header, scales and checksum. */
+/* cli/cmd_verify.c - every byte of a container that can be checked, whatever else is wrong with it.
+ *
+ * Experts are read bank by bank as the manifest lays them out, so that a missing bank hides no
+ * other damage. What needs the container as a whole (codebooks, trunk, whether they make a model)
+ * is looked at if it opens; if not, the report says that it was not.
+ */
 #include "cli/cmd.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
 
 #include "base/machine.h"
 #include "base/thread.h"
 #include "cli/load.h"
+#include "cli/safe.h"
 #include "cli/units.h"
 #include "expertfs/codebook.h"
 #include "expertfs/container.h"
 #include "expertfs/trunk.h"
+#include "model/hparams.h"
+#include "model/tokenizer.h"
+#include "model/weights.h"
+
+#define MANIFEST_MAX (64u << 20)
 
 enum { FOUND_MAX = 100, FOUND_SHOWN = 20, THREADS_LEAST = 4, THREADS_DEFAULT_MAX = 16 };
 
-struct found { /* something that is wrong; layer and expert -1: not an expert */
+struct found { /* something that is wrong; -1: of no layer, or of no single expert */
     int layer, expert;
     struct err err;
 };
 
+struct bank_file { /* one that can be opened */
+    struct file file;
+    unsigned layer;
+    uint64_t first, n; /* its records, of all that are examined; whole ones only */
+};
+
 struct verify {
     struct cli *c;
-    struct container *container;
-    const struct manifest *m;
+    const char *path;
+    int dir;
+    struct manifest m;
+    struct bank_file bank[FORMAT_LAYERS_MAX];
+    unsigned n_banks;
     uint64_t n_records;
+    unsigned n_tensors;      /* of the trunk, that were looked at */
+    bool trunk_seen, opened; /* trunk_seen: its size allows what the manifest says */
+    struct err whole;        /* why the container does not open */
     atomic_uint_fast64_t next;
     struct progress progress;
     pthread_mutex_t lock; /* for the rest */
@@ -65,7 +91,7 @@ static int read_part(struct verify *v, const struct file *f, uint8_t *record, ui
 static int read_record(struct verify *v, const struct file *f, uint8_t *record, uint64_t offset,
                        struct err *e)
 {
-    const struct record_layout *l = &v->m->record;
+    const struct record_layout *l = &v->m.record;
     uint32_t scales = l->scale_off[MATRIX_GATE] / FORMAT_PAGE * FORMAT_PAGE;
 
     if (!v->c->opts.headers || scales <= FORMAT_PAGE)
@@ -75,20 +101,27 @@ static int read_record(struct verify *v, const struct file *f, uint8_t *record, 
     return read_part(v, f, record, offset, scales, l->bytes, e);
 }
 
+/* The bank that has record i of all. */
+static const struct bank_file *bank_of(const struct verify *v, uint64_t i)
+{
+    const struct bank_file *b = v->bank;
+
+    while (i >= b->first + b->n)
+        b++;
+    return b;
+}
+
 static void check_record(struct verify *v, uint64_t i, uint8_t *record)
 {
-    unsigned n_files, file = (unsigned)(i / v->m->n_experts);
-    unsigned expert = (unsigned)(i % v->m->n_experts);
-    const struct file *f = container_files(v->container, &n_files)[file];
-    unsigned layer = container_file_layer(v->container, file);
-    struct extent at = container_extent(v->container, layer, expert);
+    const struct record_layout *l = &v->m.record;
+    const struct bank_file *b = bank_of(v, i);
+    unsigned layer = b->layer, expert = (unsigned)(i - b->first);
     struct err e;
 
-    if (read_record(v, f, record, at.offset, &e))
+    if (read_record(v, &b->file, record, (uint64_t)expert * l->bytes, &e))
         err_wrap(&e, "layer %u expert %u", layer, expert);
-    else if (!record_check(&v->m->record, record, layer, expert, v->m->bank[layer].codebook_base,
-                           &e) &&
-             (v->c->opts.headers || !record_verify(&v->m->record, record, layer, expert, &e)))
+    else if (!record_check(l, record, layer, expert, v->m.bank[layer].codebook_base, &e) &&
+             (v->c->opts.headers || !record_verify(l, record, layer, expert, &e)))
         e.code = 0;
     if (e.code)
         found(v, (int)layer, (int)expert, &e);
@@ -98,11 +131,11 @@ static void check_record(struct verify *v, uint64_t i, uint8_t *record)
 static void *check_records(void *arg)
 {
     struct verify *v = arg;
-    uint8_t *record = aligned_alloc(FORMAT_PAGE, v->m->record.bytes);
+    uint8_t *record = aligned_alloc(FORMAT_PAGE, v->m.record.bytes);
     struct err e;
 
     if (!record) {
-        err_set(&e, ERR_NOMEM, "a record of %u bytes", v->m->record.bytes);
+        err_set(&e, ERR_NOMEM, "a record of %u bytes", v->m.record.bytes);
         found(v, -1, -1, &e);
         return NULL;
     }
@@ -126,6 +159,31 @@ static unsigned choose_threads(const struct verify *v)
     return n < THREADS_DEFAULT_MAX ? n : THREADS_DEFAULT_MAX;
 }
 
+static void bank_open(struct verify *v, unsigned layer)
+{
+    const struct bank *says = &v->m.bank[layer];
+    struct bank_file *b = &v->bank[v->n_banks];
+    struct err e;
+
+    if (file_open(&b->file, v->dir, says->file, v->c->opts.direct, &e)) {
+        err_wrap(&e, "layer %u", layer);
+        found(v, (int)layer, -1, &e);
+        return;
+    }
+    if (b->file.bytes != says->bytes) {
+        err_set(&e, ERR_FORMAT,
+                "layer %u: %s: %llu bytes on disk, manifest says %llu (incomplete copy?)", layer,
+                says->file, (unsigned long long)b->file.bytes, (unsigned long long)says->bytes);
+        found(v, (int)layer, -1, &e);
+    }
+    b->layer = layer;
+    b->first = v->n_records;
+    b->n = b->file.bytes / v->m.record.bytes;
+    b->n = b->n < v->m.n_experts ? b->n : v->m.n_experts;
+    v->n_records += b->n;
+    v->n_banks++;
+}
+
 static void check_banks(struct verify *v)
 {
     unsigned n = choose_threads(v), started = 0;
@@ -143,42 +201,106 @@ static void check_banks(struct verify *v)
     bar_unwatch(&v->c->bar);
 }
 
-static void check_codebooks(struct verify *v)
+static void check_codebooks(struct verify *v, const struct container *k)
 {
     struct codebooks *cb;
     struct err e;
 
-    if (!v->m->n_experts)
+    if (!v->m.n_experts)
         return;
-    if (codebooks_open(&cb, v->container, NULL, &e))
+    if (codebooks_open(&cb, k, NULL, &e))
         found(v, -1, -1, &e);
     else
         codebooks_close(cb);
 }
 
 /* One tensor at a time, so that memory for one is enough. */
-static void check_tensor(struct verify *v, const struct trunk_entry *x)
+static void check_tensor(struct verify *v, const struct container *k, unsigned i)
 {
     struct trunk *t;
     struct err e;
 
-    if (trunk_open(&t, v->container, &e)) {
+    if (trunk_open(&t, k, &e)) {
         found(v, -1, -1, &e);
         return;
     }
-    trunk_want(t, x);
+    trunk_want(t, &container_manifest(k)->trunk[i]);
     if (trunk_load(t, NULL, &v->progress, &e))
         found(v, -1, -1, &e);
+    v->n_tensors += !progress_cancelled(&v->progress);
     trunk_close(t);
 }
 
-static void check_trunk(struct verify *v)
+static void check_trunk(struct verify *v, const struct container *k)
 {
-    progress_begin(&v->progress, PHASE_VERIFY, container_trunk(v->container)->bytes);
+    progress_begin(&v->progress, PHASE_VERIFY, container_trunk(k)->bytes);
     bar_watch(&v->c->bar, "trunk", BAR_BYTES, &v->progress);
-    for (unsigned i = 0; i < v->m->n_trunk && !progress_cancelled(&v->progress); i++)
-        check_tensor(v, &v->m->trunk[i]);
+    for (unsigned i = 0; i < v->m.n_trunk && !progress_cancelled(&v->progress); i++)
+        check_tensor(v, k, i);
     bar_unwatch(&v->c->bar);
+}
+
+/* Do the configuration and the list of tensors make a model? One that this version does not know is
+ * no damage. */
+static void check_model(struct verify *v, const struct container *k)
+{
+    struct model *model = calloc(1, sizeof(*model));
+    struct trunk *trunk = NULL;
+    struct err e = {0};
+
+    if (!model)
+        err_set(&e, ERR_NOMEM, "a model's list of tensors");
+    else if (!hparams_read(&model->hp, v->m.config, &e) && !trunk_open(&trunk, k, &e))
+        weights_bind(model, k, trunk, &e);
+    if (e.code && e.code != ERR_UNSUPPORTED && e.code != ERR_LIMIT)
+        found(v, -1, -1, &e);
+    trunk_close(trunk);
+    free(model);
+}
+
+/* There may be none; then only ids can be used. */
+static void check_tokenizer(struct verify *v)
+{
+    struct tokenizer *t;
+    struct err e;
+
+    if (!tokenizer_open(&t, v->path, v->m.vocab, &e))
+        tokenizer_close(t);
+    else if (e.code != ERR_UNSUPPORTED)
+        found(v, -1, -1, &e);
+}
+
+static void check_file(struct verify *v, const char *name)
+{
+    struct file f;
+    struct err e;
+
+    if (file_open(&f, v->dir, name, false, &e))
+        found(v, -1, -1, &e);
+    else
+        file_close(&f);
+}
+
+/* Returns the bytes it read of the trunk. */
+static uint64_t check_whole(struct verify *v)
+{
+    struct container_options o = {.direct = v->c->opts.direct};
+    struct container *k;
+
+    v->opened = v->trunk_seen && !container_open(&k, v->path, &o, &v->whole);
+    if (!v->opened) {
+        if (v->trunk_seen)
+            check_file(v, "trunk.bin");
+        if (v->m.n_experts)
+            check_file(v, "codebooks.bin");
+        return 0;
+    }
+    check_model(v, k);
+    check_codebooks(v, k);
+    if (!v->c->opts.headers)
+        check_trunk(v, k);
+    container_close(k);
+    return atomic_load(&v->progress.bytes);
 }
 
 static int by_place(const void *a, const void *b)
@@ -195,49 +317,74 @@ static json_t *found_json(const struct found *f)
     json_t *o = json_pack("{s:s, s:o}", "kind", err_name(f->err.code), "detail",
                           json_text(f->err.text, strlen(f->err.text)));
 
-    if (f->layer >= 0) {
+    if (f->layer >= 0)
         json_object_set_new(o, "layer", json_integer(f->layer));
+    if (f->expert >= 0)
         json_object_set_new(o, "expert", json_integer(f->expert));
-    }
     return o;
 }
 
 struct tally {
     uint64_t records, bytes;
     double seconds;
-    bool complete;
+    bool finished, complete; /* every record; and all the rest */
 };
 
 static int print_json(const struct verify *v, const struct tally *t)
 {
-    json_t *errors = json_array();
+    json_t *errors = json_array(), *unchecked = json_array();
 
     for (unsigned i = 0; i < v->n_kept; i++)
         json_array_append_new(errors, found_json(&v->found[i]));
+    json_array_append_new(unchecked, json_string("trunk.bin"));
+    if (v->m.n_experts)
+        json_array_append_new(unchecked, json_string("codebooks.bin"));
     return say_json(v->c,
-                    json_pack("{s:I, s:I, s:I, s:f, s:b, s:b, s:o}", "records",
+                    json_pack("{s:I, s:I, s:I, s:f, s:b, s:b, s:i, s:o, s:o}", "records",
                               (json_int_t)t->records, "bad", (json_int_t)v->n_found, "bytes",
                               (json_int_t)t->bytes, "seconds", t->seconds, "complete", t->complete,
-                              "headers_only", v->c->opts.headers, "errors", errors));
+                              "headers_only", v->c->opts.headers, "trunk_tensors",
+                              (int)v->n_tensors, "unchecked", unchecked, "errors", errors));
+}
+
+static void print_verdict(const struct verify *v, const struct tally *t)
+{
+    const char *both = v->m.n_experts ? "trunk and codebooks" : "trunk";
+
+    if (v->n_found)
+        printf("%llu bad%s\n", (unsigned long long)v->n_found, t->finished ? "" : ", not finished");
+    else if (!t->finished)
+        printf("good so far, not finished\n");
+    else if (v->m.n_experts)
+        printf("records: %s\n", v->c->opts.headers
+                                    ? "headers and scales good, checksums not looked at"
+                                    : "all good");
+    if (!v->opened)
+        printf("%s: not looked at, because the container does not open; verify again once that is "
+               "mended\n",
+               both);
+    else if (v->c->opts.headers)
+        printf("%s: no checksum in the format; the values of the trunk were not looked at\n", both);
+    else
+        printf("%s: no checksum in the format; sizes, headers and finite values were checked\n",
+               both);
 }
 
 static int print_text(const struct verify *v, const struct tally *t)
 {
-    char bytes[UNITS_TEXT], rate[UNITS_TEXT];
+    char bytes[UNITS_TEXT], rate[UNITS_TEXT], safe[4 * sizeof(v->found[0].err.text)];
     unsigned shown = v->n_kept < FOUND_SHOWN ? v->n_kept : FOUND_SHOWN;
 
     for (unsigned i = 0; i < shown; i++)
-        printf("%s\n", v->found[i].err.text);
+        printf("%s\n", safe_text(safe, sizeof(safe), v->found[i].err.text,
+                                 strlen(v->found[i].err.text), ""));
     if (v->n_found > shown)
         printf("... and %llu more\n", (unsigned long long)(v->n_found - shown));
-    printf("%llu records%s, %s in %.1f s (%s/s): ", (unsigned long long)t->records,
-           v->c->opts.headers ? " (headers and scales only)" : "",
-           size_text_decimal(bytes, t->bytes), t->seconds,
+    printf("%llu records%s, %u trunk tensors, %s in %.1f s (%s/s)\n",
+           (unsigned long long)t->records, v->c->opts.headers ? " (headers and scales only)" : "",
+           v->n_tensors, size_text_decimal(bytes, t->bytes), t->seconds,
            size_text_decimal(rate, (uint64_t)((double)t->bytes / (t->seconds + 1e-9))));
-    if (v->n_found)
-        printf("%llu bad%s\n", (unsigned long long)v->n_found, t->complete ? "" : ", not finished");
-    else
-        printf("%s\n", t->complete ? "all good" : "good so far, not finished");
+    print_verdict(v, t);
     return term_flush(&v->c->term) ? 0 : fail_output(v->c);
 }
 
@@ -258,49 +405,104 @@ static int report(struct verify *v, const struct tally *t)
 
 static int verify_all(struct verify *v)
 {
-    uint64_t begun = clock_ns(), trunk_bytes = 0;
+    uint64_t begun = clock_ns(), whole_bytes;
     struct tally t = {0};
 
     term_cancels(NULL, &v->progress.cancel);
-    check_codebooks(v);
-    if (!v->c->opts.headers) {
-        check_trunk(v);
-        trunk_bytes = atomic_load(&v->progress.bytes);
-        progress_begin(&v->progress, PHASE_VERIFY, 0);
+    check_tokenizer(v);
+    whole_bytes = check_whole(v);
+    for (unsigned layer = 0; layer < v->m.n_layers; layer++) {
+        if (manifest_is_moe(&v->m, layer))
+            bank_open(v, layer);
     }
+    if (v->whole.code && !v->n_found)
+        found(v, -1, -1, &v->whole); /* nothing that we looked for */
+    progress_begin(&v->progress, PHASE_VERIFY, 0);
     check_banks(v);
     term_cancels(NULL, NULL);
     t.records = atomic_load(&v->progress.done);
-    t.bytes = trunk_bytes + atomic_load(&v->progress.bytes);
+    t.bytes = whole_bytes + atomic_load(&v->progress.bytes);
     t.seconds = (double)(clock_ns() - begun) * 1e-9;
-    t.complete = t.records == v->n_records && !v->stopped.code && !term_interrupted();
+    t.finished = t.records == v->n_records && !v->stopped.code && !term_interrupted();
+    t.complete = t.finished && v->opened;
     return report(v, &t);
+}
+
+/* The manifest as if trunk.bin were large enough: is that all that is wrong? */
+static bool manifest_without_trunk(struct verify *v)
+{
+    struct file f;
+    struct err e;
+    char *text;
+    bool good = false;
+
+    if (file_open(&f, v->dir, "manifest.json", false, &e))
+        return false;
+    text = f.bytes <= MANIFEST_MAX ? malloc(f.bytes + 1) : NULL;
+    if (text && !file_read(&f, text, f.bytes, 0, &e))
+        good = !manifest_parse(&v->m, text, f.bytes, INT64_MAX, &e);
+    free(text);
+    file_close(&f);
+    return good;
+}
+
+static int open_manifest(struct verify *v)
+{
+    struct err e;
+
+    v->trunk_seen = !manifest_read(&v->m, v->dir, v->path, &e);
+    if (v->trunk_seen)
+        return 0;
+    if (!manifest_without_trunk(v))
+        return fail_err(v->c, &e, v->path);
+    if (strncmp(e.text, "trunk.bin", 9))
+        err_wrap(&e, "trunk.bin");
+    found(v, -1, -1, &e);
+    return 0;
+}
+
+static int open_directory(struct verify *v)
+{
+    v->dir = open(v->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (v->dir < 0)
+        return fail(v->c, EXIT_RUNTIME, NULL, v->path, "%s", strerror(errno));
+    if (v->c->opts.exclusive && flock(v->dir, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)
+        return fail(v->c, EXIT_BUSY, NULL, v->path, "another process has it open for sole use");
+    return 0;
+}
+
+static void verify_close(struct verify *v)
+{
+    for (unsigned i = 0; i < v->n_banks; i++)
+        file_close(&v->bank[i].file);
+    manifest_release(&v->m);
+    if (v->dir >= 0)
+        close(v->dir);
+    pthread_mutex_destroy(&v->lock);
+    free(v);
 }
 
 int cmd_verify(struct cli *c)
 {
-    struct container_options o = {.direct = c->opts.direct, .exclusive = c->opts.exclusive};
     struct verify *v = calloc(1, sizeof(*v));
     char path[PATH_MAX];
-    unsigned n_files;
-    struct err e;
     int rc;
 
     if (!v)
         return fail(c, EXIT_MEMORY, NULL, "verify", "no memory");
     v->c = c;
+    v->path = path;
+    v->dir = -1;
     pthread_mutex_init(&v->lock, NULL);
     rc = model_find(c, c->opts.arg[1], path);
-    if (!rc && container_open(&v->container, path, &o, &e))
-        rc = fail_err(c, &e, "verify");
-    if (!rc) {
-        v->m = container_manifest(v->container);
-        container_files(v->container, &n_files);
-        v->n_records = (uint64_t)n_files * v->m->n_experts;
+    if (!rc)
+        rc = model_check(c, path);
+    if (!rc)
+        rc = open_directory(v);
+    if (!rc)
+        rc = open_manifest(v);
+    if (!rc)
         rc = verify_all(v);
-    }
-    container_close(v->container);
-    pthread_mutex_destroy(&v->lock);
-    free(v);
+    verify_close(v);
     return rc;
 }

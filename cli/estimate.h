@@ -25,6 +25,8 @@ struct estimate estimate_decode(uint64_t pool_bytes, uint64_t working_set_bytes,
                                 uint64_t expert_bytes, uint64_t trunk_bytes, double drive_rate,
                                 double ram_rate);
 
+/* Both measurements end early at an interrupt: ERR_CANCELLED. */
+
 /* Bytes per second of this machine's memory: a sum over a large buffer on all cores, 0.3 s. */
 int measure_ram(double *rate, struct err *e);
 

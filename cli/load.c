@@ -1,5 +1,6 @@
 #include "cli/load.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,6 +33,9 @@ static bool look_in(const char *dir, const char *sub, const char *name, char pat
     return exists(path);
 }
 
+static const char make_one[] =
+    "`scripts/demo` makes and runs a small one; `waste help synth` has larger ones.";
+
 int model_find(struct cli *c, const char *name, char path[PATH_MAX])
 {
     const char *data = getenv("XDG_DATA_HOME");
@@ -41,8 +45,12 @@ int model_find(struct cli *c, const char *name, char path[PATH_MAX])
         return fail(c, EXIT_USAGE, NULL, c->command, "MODEL is empty");
     if (snprintf(path, PATH_MAX, "%s", name) >= PATH_MAX)
         return fail(c, EXIT_USAGE, NULL, c->command, "MODEL is too long a path");
-    if (exists(path) || strchr(name, '/'))
+    if (exists(path))
         return 0;
+    if (errno != ENOENT)
+        return fail(c, EXIT_RUNTIME, NULL, name, "%s", strerror(errno));
+    if (strchr(name, '/'))
+        return fail(c, EXIT_RUNTIME, make_one, name, "no such model");
     if (data && *data == '/') { /* the standard ignores relative ones */
         if (look_in(data, "/waste", name, path, tried, sizeof(tried)))
             return 0;
@@ -57,8 +65,58 @@ int model_find(struct cli *c, const char *name, char path[PATH_MAX])
     if (look_in(WASTE_SOURCE_SHARE, "", name, path, tried, sizeof(tried)))
         return 0;
 #endif
-    return fail(c, EXIT_RUNTIME, NULL, c->command, "no model %s: looked for ./%s%s", name, name,
-                tried);
+    return fail(c, EXIT_RUNTIME, make_one, name, "no such model: looked for ./%s%s", name, tried);
+}
+
+int model_check(struct cli *c, const char *path)
+{
+    char manifest[PATH_MAX + 16];
+    struct stat st;
+
+    if (stat(path, &st))
+        return fail(c, EXIT_RUNTIME, NULL, path, "%s", strerror(errno));
+    if (!S_ISDIR(st.st_mode))
+        return fail(c, EXIT_RUNTIME, NULL, path, "not a .waste container: that is a directory");
+    snprintf(manifest, sizeof(manifest), "%s/manifest.json", path);
+    if (stat(manifest, &st) && errno == ENOENT)
+        return fail(c, EXIT_RUNTIME,
+                    "It is written last: without it a conversion or `waste synth` is unfinished, "
+                    "and the same\ncommand goes on.",
+                    path, "no manifest.json (not a .waste container?)");
+    return 0;
+}
+
+int fail_tokenizer(struct cli *c, waste_status st, const char *path)
+{
+    char detail[600];
+    const char *text = waste_error_detail(NULL);
+    int rc;
+
+    snprintf(detail, sizeof(detail), "%s", text ? text : waste_strerror(st));
+    rc = st == WASTE_E_UNSUPPORTED ? model_check(c, path) : 0;
+    return rc ? rc : fail_detail(c, st, path, detail);
+}
+
+int ids_check(struct cli *c, waste_ctx *ctx, const int32_t *ids, size_t n)
+{
+    waste_engine engine = {.size = sizeof(engine)};
+    int64_t vocab;
+
+    waste_engine_info(ctx, &engine);
+    vocab = engine.vocab;
+
+    for (size_t i = 0; i < n; i++) {
+        if (ids[i] >= vocab)
+            return fail(c, EXIT_USAGE, NULL, c->command, "id %d is outside the vocabulary of %lld",
+                        ids[i], (long long)vocab);
+    }
+    for (unsigned i = 0; i < c->opts.n_bias; i++) {
+        if (c->opts.bias[i].id >= vocab)
+            return fail(c, EXIT_USAGE, NULL, "--logit-bias",
+                        "id %d is outside the vocabulary of %lld", c->opts.bias[i].id,
+                        (long long)vocab);
+    }
+    return 0;
 }
 
 /* The bar of a phase begins when the phase does; decoding shows its own progress, as text. */
@@ -177,8 +235,12 @@ static void banner_memory(struct cli *c, waste_ctx *ctx, const waste_engine *eng
 {
     char budget[UNITS_TEXT], trunk[UNITS_TEXT], state[UNITS_TEXT], scratch[UNITS_TEXT];
     char pool[UNITS_TEXT], frame[UNITS_TEXT];
+    uint64_t usable = waste_usable_ram();
     waste_memplan mem;
 
+    if (c->opts.budget && usable && c->opts.budget > usable)
+        note(c, "warning  budget %s is above the %s this machine offers",
+             size_text(budget, c->opts.budget), size_text(pool, usable));
     if (waste_memory_used(ctx, &mem) != WASTE_OK)
         return;
     note(c, "memory   %s%s: trunk %s, state %s, scratch %s",
@@ -207,6 +269,8 @@ void model_banner(struct cli *c, waste_ctx *ctx)
              engine.lookahead, engine.verify ? "on" : "off");
         if (*engine.io_steps)
             note(c, "         not %s", engine.io_steps);
+        if (*engine.io_note)
+            note(c, "         %s", engine.io_note);
         if (*engine.direct_why)
             note(c, "         not direct: %s", engine.direct_why);
     }

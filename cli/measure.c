@@ -9,6 +9,7 @@
 #include "base/machine.h"
 #include "base/thread.h"
 #include "cli/bar.h"
+#include "cli/term.h"
 #include "expertfs/container.h"
 
 #define RAM_NS   300000000ull
@@ -122,7 +123,7 @@ static void *meter_thread(void *arg)
             failed(t, &e);
             break;
         }
-    } while (clock_ns() < t->until_ns);
+    } while (clock_ns() < t->until_ns && !term_interrupted());
     free(buffer);
     return NULL;
 }
@@ -150,6 +151,8 @@ static int meter_run(struct meter *t, unsigned n, uint64_t ns, double *rate, str
         pthread_join(thread[i], NULL);
     pthread_cond_destroy(&t->changed);
     pthread_mutex_destroy(&t->lock);
+    if (term_interrupted())
+        return err_set(e, ERR_CANCELLED, "measuring was interrupted");
     if (!started)
         return err_set(e, ERR_NOMEM, "no thread can be started");
     if (t->first.code) {

@@ -36,12 +36,12 @@ static unsigned distance(const char *a, const char *b)
 const char *nearest_name(const char *name, const char *const *names, unsigned n)
 {
     const char *best = NULL;
-    unsigned best_distance = 0;
+    unsigned best_distance = 0, most = 1 + (unsigned)strlen(name) / 4;
 
     for (unsigned i = 0; i < n; i++) {
         unsigned d = distance(name, names[i]);
 
-        if (!best || d < best_distance) {
+        if (d <= most && (!best || d < best_distance)) {
             best = names[i];
             best_distance = d;
         }

@@ -6,10 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cpu.h"
 #include "cli/nearest.h"
 #include "cli/units.h"
 
 #define N_ELEMS(a) (sizeof(a) / sizeof((a)[0]))
+
+enum { PREFIX = sizeof("WASTE_") - 1 };
 
 /* Names of the documents that this version does not have; "unknown" would send people searching
  * for a spelling. */
@@ -106,6 +109,50 @@ static int read_choice(const char **out, const char *text, const char *choices, 
     return err_set(e, ERR_ARG, "\"%s\" is none of %s", text, choices);
 }
 
+/* A level that is not here would quietly be a lower one. */
+static int read_cpu(const char **out, const char *text, const char *choices, struct err *e)
+{
+    unsigned level = 0;
+
+    if (read_choice(out, text, choices, e) || cpu_level(&level, text, e))
+        return e->code;
+    if (level & ~(unsigned)CPU_AVX512_VBMI & ~cpu_detect())
+        return err_set(e, ERR_ARG, "this machine has no %s", text);
+    return 0;
+}
+
+/* "--budget 46" is gigabytes whose letter was forgotten; what is meant to be small says B. */
+static int forgot_unit(uint64_t v, const char *text, const char *what, struct err *e)
+{
+    int digits;
+
+    if (!v || v >= 1 << 20 || strpbrk(text, "kKmMgGtTB"))
+        return 0;
+    text += strspn(text, " \t");
+    digits = (int)strspn(text, "0123456789.");
+    return err_set(e, ERR_ARG, "%.*s %s? say %.*sG", digits, text, what, digits, text);
+}
+
+static int read_size(uint64_t *out, const char *text, struct err *e)
+{
+    uint64_t v;
+
+    if (size_parse(&v, text, e) || forgot_unit(v, text, "bytes", e))
+        return e->code;
+    *out = v;
+    return 0;
+}
+
+static int read_rate(uint64_t *out, const char *text, struct err *e)
+{
+    uint64_t v;
+
+    if (rate_parse(&v, text, e) || forgot_unit(v, text, "bytes per second", e))
+        return e->code;
+    *out = v;
+    return 0;
+}
+
 static int read_bias(struct opts *o, const char *text, struct err *e)
 {
     char id_text[24];
@@ -168,11 +215,13 @@ static int set_value(struct opts *o, const struct opt *opt, const char *text, st
     case OPT_F64:
         return read_f64(field, text, opt->lo, opt->hi, opt->open, e);
     case OPT_SIZE:
-        return size_parse(field, text, e);
+        return read_size(field, text, e);
     case OPT_RATE:
-        return rate_parse(field, text, e);
+        return read_rate(field, text, e);
     case OPT_CHOICE:
         return read_choice(field, text, opt->value, e);
+    case OPT_CPU:
+        return read_cpu(field, text, opt->value, e);
     case OPT_STOP:
         return read_stop(o, text, e);
     case OPT_BIAS:
@@ -190,15 +239,16 @@ static int set_value(struct opts *o, const struct opt *opt, const char *text, st
 
 static int unknown_variable(const char *name, struct err *e)
 {
-    const char *names[OPTS_ROWS_MAX];
+    const char *names[OPTS_ROWS_MAX], *near;
     unsigned n = 0;
 
     for (unsigned i = 0; i < opts_rows; i++) {
         if (opts_table[i].env)
-            names[n++] = opts_table[i].env;
+            names[n++] = opts_table[i].env + PREFIX;
     }
-    return err_set(e, ERR_ARG, "unknown variable %s (did you mean %s?)", name,
-                   nearest_name(name, names, n));
+    near = nearest_name(name + PREFIX, names, n);
+    return err_set(e, ERR_ARG, "unknown variable %s%s%s%s", name,
+                   near ? " (did you mean WASTE_" : "", near ? near : "", near ? "?)" : "");
 }
 
 static int set_variable(struct opts *o, const char *name, const char *value, struct err *e)
@@ -225,7 +275,7 @@ int opts_env(struct opts *o, char *const *variables, struct err *e)
         const char *v = *variables;
         size_t len = strcspn(v, "=");
 
-        if (strncmp(v, "WASTE_", 6) || !v[len])
+        if (strncmp(v, "WASTE_", PREFIX) || !v[len])
             continue;
         snprintf(name, sizeof(name), "%.*s", (int)(len < 60 ? len : 60), v);
         if (set_variable(o, name, v + len + 1, e))
@@ -236,7 +286,7 @@ int opts_env(struct opts *o, char *const *variables, struct err *e)
 
 static int unknown_option(const char *name, size_t len, struct err *e)
 {
-    const char *names[OPTS_ROWS_MAX];
+    const char *names[OPTS_ROWS_MAX], *near;
     char text[48];
     unsigned n = 0;
 
@@ -247,8 +297,9 @@ static int unknown_option(const char *name, size_t len, struct err *e)
         if (opts_table[i].name)
             names[n++] = opts_table[i].name;
     }
-    return err_set(e, ERR_ARG, "unknown option --%s (did you mean --%s?)", text,
-                   nearest_name(text, names, n));
+    near = nearest_name(text, names, n);
+    return err_set(e, ERR_ARG, "unknown option --%s%s%s%s", text, near ? " (did you mean --" : "",
+                   near ? near : "", near ? "?)" : "");
 }
 
 static const struct opt *option_named(const char *name, size_t len)
@@ -332,7 +383,7 @@ static int take_argument(struct opts *o, char *const **at, struct err *e)
     }
     opt = option_lettered(arg[1]);
     if (!opt)
-        return err_set(e, ERR_ARG, "unknown option %.40s (did you mean -n, -q or -h?)", arg);
+        return err_set(e, ERR_ARG, "unknown option %.40s (the short ones are -n, -q and -h)", arg);
     return take_option(o, opt, arg[2] ? arg + (arg[2] == '=' ? 3 : 2) : NULL, at, e);
 }
 

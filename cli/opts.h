@@ -89,11 +89,17 @@ enum opt_kind {
     OPT_RATE,
     OPT_TEXT,
     OPT_CHOICE, /* one of `value`, separated by | */
+    OPT_CPU,    /* the same, and this machine must have it */
     OPT_STOP,   /* repeatable */
     OPT_BIAS,   /* ID=V, repeatable */
 };
 
 enum opt_group { GROUP_COMMAND, GROUP_TEXT, GROUP_CHOOSE, GROUP_MEMORY, GROUP_OUTPUT, OPT_GROUPS };
+
+struct opt_help { /* what an option is in these commands */
+    unsigned commands;
+    const char *help;
+};
 
 struct opt {
     const char *name; /* without dashes; NULL: a letter or a variable only */
@@ -107,6 +113,7 @@ struct opt {
     const char *value; /* "SIZE", "N", or the choices; NULL for flags */
     const char *env;   /* NULL: no variable */
     const char *help;
+    const struct opt_help *other; /* NULL, or commands where help is another; ends with {0} */
 };
 
 extern const struct opt opts_table[]; /* opts_table.c */

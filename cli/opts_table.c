@@ -12,13 +12,22 @@ enum {
     READS_INPUT = READS_TEXT | CMD_DETOKENIZE,
 };
 
+#define OTHER(...)                                                                                 \
+    (const struct opt_help[])                                                                      \
+    {                                                                                              \
+        __VA_ARGS__,                                                                               \
+        {                                                                                          \
+            0, NULL                                                                                \
+        }                                                                                          \
+    }
+
 const struct opt opts_table[] = {
     {"budget", 0, OPT_SIZE, GROUP_MEMORY, RUNS | CMD_PLAN, FIELD(budget), .value = "SIZE",
      .env = "WASTE_BUDGET",
      .help = "memory for everything the engine takes, such as 46G; chosen if not given"},
-    {"ctx", 0, OPT_INT, GROUP_MEMORY, RUNS | CMD_PLAN, FIELD(ctx), 1, UINT32_MAX, .value = "N",
+    {"ctx", 0, OPT_INT, GROUP_MEMORY, RUNS | CMD_PLAN, FIELD(ctx), 1, 1 << 24, .value = "N",
      .help = "most positions, prompt and answer together (4096)"},
-    {"max-rows", 0, OPT_INT, GROUP_MEMORY, RUNS | CMD_PLAN, FIELD(max_rows), 1, 65536, .value = "N",
+    {"max-rows", 0, OPT_INT, GROUP_MEMORY, RUNS | CMD_PLAN, FIELD(max_rows), 1, 4096, .value = "N",
      .help = "most prompt tokens in one pass (512; fewer while memory is short)"},
     {"cache", 0, OPT_CHOICE, GROUP_MEMORY, RUNS, FIELD(policy), .value = "lfru|lru",
      .help = "which expert leaves memory first (lfru)"},
@@ -35,26 +44,32 @@ const struct opt opts_table[] = {
     {"lookahead", 0, OPT_INT, GROUP_MEMORY, RUNS, FIELD(lookahead), 0, 64, .value = "N",
      .env = "WASTE_LOOKAHEAD", .help = "experts of the next layer asked for early; 0 = off (6)"},
     {"verify", 0, OPT_SET, GROUP_MEMORY, RUNS, FIELD(verify), .env = "WASTE_VERIFY",
-     .help = "check each expert's checksum when it is first used (the default)"},
-    {"no-verify", 0, OPT_CLEAR, GROUP_MEMORY, RUNS, FIELD(verify), .help = "do not"},
+     .help = "check the checksum of each expert every time it is read (the default)"},
+    {"no-verify", 0, OPT_CLEAR, GROUP_MEMORY, RUNS, FIELD(verify),
+     .help = "do not: damage goes unseen"},
     {"numeric", 0, OPT_CHOICE, GROUP_MEMORY, RUNS | CMD_PLAN, FIELD(numeric),
      .value = "f32|direct|i16|i8", .env = "WASTE_NUMERIC",
      .help = "arithmetic of the experts; the best for this CPU if not given"},
-    {NULL, 0, OPT_CHOICE, GROUP_MEMORY, RUNS | CMD_PLAN, FIELD(cpu_level),
-     .value = "c|avx2|avx512|neon", .env = "WASTE_CPU", .help = "highest kernel level used"},
+    {NULL, 0, OPT_CPU, GROUP_MEMORY, RUNS | CMD_PLAN, FIELD(cpu_level),
+     .value = "c|avx2|avx512|neon", .env = "WASTE_CPU",
+     .help = "highest kernel level used, of those this machine has"},
     {NULL, 0, OPT_TEXT, GROUP_MEMORY, RUNS, FIELD(route_trace), .value = "FILE",
      .env = "WASTE_DUMP_ROUTE", .help = "write which experts each token took"},
     {"exclusive-open", 0, OPT_SET, GROUP_MEMORY, RUNS | CMD_VERIFY, FIELD(exclusive),
      .help = "fail if another process has the container"},
 
     {"file", 0, OPT_TEXT, GROUP_TEXT, READS_INPUT, FIELD(file), .value = "FILE",
-     .help = "read the text (for detokenize, the ids) from FILE; - is standard input"},
+     .help = "read the prompt from FILE; - is standard input",
+     .other = OTHER({CMD_TOKENIZE, "read the text from FILE, as it is; - is standard input"},
+                    {CMD_DETOKENIZE, "read the ids from FILE; - is standard input"})},
     {"ids", 0, OPT_TEXT, GROUP_TEXT, RUNS, FIELD(ids), .value = "\"3 7 11\"",
      .help = "token ids instead of text"},
     {"content", 0, OPT_MODE, GROUP_TEXT, READS_TEXT, FIELD(markup), 0,
-     .help = "control texts such as <|im_end|> are ordinary text (default of run and eval)"},
+     .help = "control texts such as <|im_end|> are ordinary text (the default)",
+     .other = OTHER({CMD_TOKENIZE, "control texts such as <|im_end|> are ordinary text"})},
     {"markup", 0, OPT_MODE, GROUP_TEXT, READS_TEXT, FIELD(markup), 1,
-     .help = "control texts are their control tokens (default of tokenize)"},
+     .help = "control texts are their control tokens",
+     .other = OTHER({CMD_TOKENIZE, "control texts are their control tokens (the default)"})},
     {"bos", 0, OPT_SET, GROUP_TEXT, READS_TEXT, FIELD(bos),
      .help = "put the id that begins a text in front"},
 
@@ -65,12 +80,14 @@ const struct opt opts_table[] = {
     {"top-p", 0, OPT_F64, GROUP_CHOOSE, CMD_RUN, FIELD(top_p), 0, 1, true, .value = "F",
      .help = "keep the likeliest tokens that add up to F (1)"},
     {"top-k", 0, OPT_INT, GROUP_CHOOSE, RUNS | CMD_SYNTH, FIELD(top_k), 0, INT_MAX, .value = "N",
-     .help = "run: keep the N likeliest, 0 = all (0); eval: rows to print (10); synth: experts a "
-             "token takes"},
+     .help = "keep the N likeliest tokens; 0 = all (0)",
+     .other = OTHER({CMD_EVAL, "rows to print; 0 = all (10)"},
+                    {CMD_SYNTH, "experts a token takes; 0 = as the shape has (0)"})},
     {"min-p", 0, OPT_F64, GROUP_CHOOSE, CMD_RUN, FIELD(min_p), 0, 1, .value = "F",
      .help = "drop tokens less likely than F times the likeliest (0)"},
     {"seed", 0, OPT_SEED, GROUP_CHOOSE, CMD_RUN | CMD_SYNTH, FIELD(seed), .value = "N",
-     .help = "of random draws; run with --temp above 0 draws and shows one if not given"},
+     .help = "of random draws; with --temp above 0 one is drawn and shown if not given",
+     .other = OTHER({CMD_SYNTH, "of the noise (0)"})},
     {"repeat-penalty", 0, OPT_F64, GROUP_CHOOSE, CMD_RUN, FIELD(repeat_penalty), 0, 1e6, true,
      .value = "F", .help = "divide the logits of recent tokens by F (1)"},
     {"repeat-window", 0, OPT_INT, GROUP_CHOOSE, CMD_RUN, FIELD(repeat_window), 0, UINT32_MAX,
@@ -103,7 +120,9 @@ const struct opt opts_table[] = {
      .help = "only so many experts a layer"},
 
     {"json", 0, OPT_SET, GROUP_OUTPUT, CMD_ALL & ~CMD_HELP, FIELD(json),
-     .help = "one JSON object on standard output (run: one a line); errors too, on standard error"},
+     .help = "one JSON object on standard output; an error is one on standard error",
+     .other = OTHER({CMD_RUN, "a JSON object for each token on standard output, then one with all; "
+                              "an error is one on standard error"})},
     {"quiet", 'q', OPT_SET, GROUP_OUTPUT, CMD_ALL, FIELD(quiet),
      .help = "nothing on standard error but errors"},
     {"color", 0, OPT_COLOR, GROUP_OUTPUT, CMD_ALL, FIELD(color), 1,
@@ -145,7 +164,16 @@ static void print_wrapped(FILE *to, const char *text, int at, int indent)
     fputc('\n', to);
 }
 
-static void print_option(FILE *to, const struct opt *opt)
+static const char *help_of(const struct opt *opt, unsigned commands)
+{
+    for (const struct opt_help *x = opt->other; x && x->commands; x++) {
+        if (x->commands & commands)
+            return x->help;
+    }
+    return opt->help;
+}
+
+static void print_option(FILE *to, const struct opt *opt, unsigned commands)
 {
     char left[64], right[256];
     int n;
@@ -155,7 +183,7 @@ static void print_option(FILE *to, const struct opt *opt)
                  opt->name ? "--" : "", opt->name ? opt->name : "", opt->value ? " " : "");
     if (opt->value)
         n += snprintf(left + n, sizeof(left) - (size_t)n, "%s", opt->value);
-    snprintf(right, sizeof(right), "%s%s%s%s", opt->help, opt->env ? " [" : "",
+    snprintf(right, sizeof(right), "%s%s%s%s", help_of(opt, commands), opt->env ? " [" : "",
              opt->env ? opt->env : "", opt->env ? "]" : "");
     fputs(left, to);
     if (n > HELP_COLUMN - 2) {
@@ -184,7 +212,7 @@ void opts_help(FILE *to, unsigned commands)
             if (!title)
                 fprintf(to, "\n%s:\n", group_title[g]);
             title = true;
-            print_option(to, &opts_table[i]);
+            print_option(to, &opts_table[i], commands);
         }
     }
     for (unsigned i = 0; i < opts_rows; i++) {

@@ -2,35 +2,32 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "cli/load.h"
 #include "cli/units.h"
 
 /* One read, after waiting in a way that an interrupt ends. -1 with errno EINTR: interrupted. */
 static ssize_t read_some(int fd, char *to, size_t room)
 {
-    struct pollfd p = {.fd = fd, .events = POLLIN};
-    int ready = 0;
+    ssize_t got;
 
-    while (ready <= 0 && !term_interrupted()) {
-        ready = poll(&p, 1, -1);
-        if (ready < 0 && errno != EINTR)
+    do {
+        if (!term_wait_input(fd)) {
+            errno = EINTR;
             return -1;
-    }
-    if (term_interrupted()) { /* also when both came at once */
-        errno = EINTR;
-        return -1;
-    }
-    return read(fd, to, room);
+        }
+        got = read(fd, to, room);
+    } while (got < 0 && (errno == EAGAIN || errno == EINTR));
+    return got;
 }
 
 static int read_all(struct cli *c, int fd, const char *name, struct text *out)
 {
     size_t room = 1 << 16;
-    struct text t = {malloc(room), 0};
+    struct text t = {.bytes = malloc(room), .from_file = true};
     ssize_t got;
 
     for (;;) {
@@ -65,7 +62,8 @@ static int read_file(struct cli *c, const char *name, struct text *out)
 
     if (!strcmp(name, "-"))
         return read_all(c, 0, "standard input", out);
-    fd = open(name, O_RDONLY | O_CLOEXEC);
+    /* Waiting for the writer of a FIFO is left to term_wait_input, where an interrupt ends it. */
+    fd = open(name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (fd < 0)
         return fail(c, EXIT_RUNTIME, NULL, name, "%s", strerror(errno));
     rc = read_all(c, fd, name, out);
@@ -86,25 +84,27 @@ static int copy_text(struct cli *c, const char *arg, struct text *out)
 int text_read(struct cli *c, unsigned index, struct text *out)
 {
     const char *arg = c->opts.n_args > index ? c->opts.arg[index] : NULL;
-    int rc;
 
     if (arg && c->opts.file)
         return fail(c, EXIT_USAGE, NULL, c->command, "both a text and --file are given");
     if (arg && strcmp(arg, "-"))
-        rc = copy_text(c, arg, out);
-    else if (arg || c->opts.file)
-        rc = read_file(c, c->opts.file ? c->opts.file : "-", out);
-    else if (isatty(0))
+        return copy_text(c, arg, out);
+    if (arg || c->opts.file)
+        return read_file(c, c->opts.file ? c->opts.file : "-", out);
+    if (isatty(0))
         return fail(c, EXIT_USAGE, NULL, c->command,
                     "no text: give it as an argument, with --file, or pipe it in");
-    else
-        rc = read_file(c, "-", out);
-    while (!rc && out->len && out->bytes[out->len - 1] == '\n') {
-        out->len--;
-        if (out->len && out->bytes[out->len - 1] == '\r')
-            out->len--;
+    return read_file(c, "-", out);
+}
+
+/* Editors and echo end a file with a newline that nobody wrote. */
+static void remove_newlines(struct text *t)
+{
+    while (t->len && t->bytes[t->len - 1] == '\n') {
+        t->len--;
+        if (t->len && t->bytes[t->len - 1] == '\r')
+            t->len--;
     }
-    return rc;
 }
 
 /* The id that begins a text, in front; ids has room for it. */
@@ -144,7 +144,7 @@ static int encode_with(struct cli *c, const char *path, const struct text *text,
     int rc;
 
     if (st != WASTE_OK)
-        return fail_status(c, st, NULL, path);
+        return fail_tokenizer(c, st, path);
     rc = encode(c, t, text, markup, out);
     waste_tokenizer_close(t);
     return rc;
@@ -161,12 +161,12 @@ static int given_ids(struct cli *c, struct ids *out)
     return 0;
 }
 
-int prompt_read(struct cli *c, const char *path, unsigned index, bool markup_default,
+int prompt_read(struct cli *c, const char *path, unsigned index, enum text_kind kind,
                 struct ids *out)
 {
-    bool markup = c->opts.markup_set ? c->opts.markup : markup_default;
+    bool markup = c->opts.markup_set ? c->opts.markup : kind == TEXT_TEMPLATE;
     struct ids ids = {NULL, 0};
-    struct text text = {NULL, 0};
+    struct text text = {.bytes = NULL};
     int rc;
 
     if (c->opts.ids && (c->opts.n_args > index || c->opts.file))
@@ -175,6 +175,8 @@ int prompt_read(struct cli *c, const char *path, unsigned index, bool markup_def
         rc = given_ids(c, &ids);
     } else {
         rc = text_read(c, index, &text);
+        if (!rc && text.from_file && kind == TEXT_PROMPT)
+            remove_newlines(&text);
         if (!rc)
             rc = encode_with(c, path, &text, markup, &ids);
         free(text.bytes);

@@ -7,6 +7,7 @@
 struct text { /* any bytes; free(bytes) */
     char *bytes;
     size_t len;
+    bool from_file; /* or from standard input; not an argument */
 };
 
 struct ids { /* free(id) */
@@ -15,12 +16,17 @@ struct ids { /* free(id) */
 };
 
 /* Positional `index` (0 is the command; it may be absent, or "-" for standard input), or --file, or
- * what is piped in. Newlines at its end are removed. Returns 0 or an exit code, having said why. */
+ * what is piped in. Returns 0 or an exit code, having said why; an interrupt ends the waiting. */
 int text_read(struct cli *c, unsigned index, struct text *out);
 
-/* The same, encoded with the tokenizer of the container at path; or --ids. markup_default: how text
- * is read unless --markup or --content says. [BOS] comes first with --bos. May be no ids. */
-int prompt_read(struct cli *c, const char *path, unsigned index, bool markup_default,
+enum text_kind {
+    TEXT_PROMPT,   /* content; newlines at the end of a file or of standard input are removed */
+    TEXT_TEMPLATE, /* markup; to the byte */
+};
+
+/* The same, encoded with the tokenizer of the container at path; or --ids. --markup and --content
+ * beat the kind. [BOS] comes first with --bos. May be no ids. */
+int prompt_read(struct cli *c, const char *path, unsigned index, enum text_kind kind,
                 struct ids *out);
 
 #endif

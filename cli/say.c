@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/safe.h"
+
 int exit_of_status(waste_status st)
 {
     switch (st) {
@@ -71,31 +73,53 @@ static void fail_json(int exit_code, const char *hint, const char *what, const c
     json_decref(error);
 }
 
+/* The layers say which path they mean, and so do we: once is enough. They cut long paths. */
+static const char *without(const char *detail, const char *what)
+{
+    enum { CUT = 200 };
+    size_t len = strnlen(what, CUT);
+    const char *s = strncmp(detail, "container ", 10) ? detail : detail + 10;
+
+    return len && !strncmp(s, what, len) && s[len] == ':' && s[len + 1] == ' ' ? s + len + 2
+                                                                               : detail;
+}
+
 int fail(struct cli *c, int exit_code, const char *hint, const char *what, const char *fmt, ...)
 {
-    char detail[1024];
+    char text[1024], safe[2048];
+    const char *detail;
     va_list ap;
 
     if (exit_code == EXIT_INTERRUPTED)
         return exit_code;
     va_start(ap, fmt);
-    vsnprintf(detail, sizeof(detail), fmt, ap);
+    vsnprintf(text, sizeof(text), fmt, ap);
     va_end(ap);
+    detail = without(text, what);
     term_clear_line(&c->term);
     if (c->opts.json) {
         fail_json(exit_code, hint, what, detail);
         return exit_code;
     }
-    fprintf(stderr, "%swaste: %s:%s %s\n", term_style(&c->term, STYLE_RED), what,
-            term_style(&c->term, STYLE_PLAIN), detail);
+    fprintf(stderr, "%swaste: %s:", term_style(&c->term, STYLE_RED),
+            safe_text(safe, sizeof(safe), what, strlen(what), ""));
+    fprintf(stderr, "%s %s\n", term_style(&c->term, STYLE_PLAIN),
+            safe_text(safe, sizeof(safe), detail, strlen(detail), ""));
     if (hint)
-        fprintf(stderr, "%s\n", hint);
+        fprintf(stderr, "%s\n", safe_text(safe, sizeof(safe), hint, strlen(hint), "\n"));
     return exit_code;
 }
 
 int fail_status(struct cli *c, waste_status st, const waste_ctx *ctx, const char *what)
 {
-    const char *detail = waste_error_detail(ctx), *hint = NULL;
+    const char *detail = waste_error_detail(ctx);
+
+    return fail_detail(c, st, what, detail ? detail : waste_strerror(st));
+}
+
+int fail_detail(struct cli *c, waste_status st, const char *what, const char *detail)
+{
+    const char *hint = NULL;
 
     if (st == WASTE_E_CORRUPT || st == WASTE_E_FORMAT)
         hint = "`waste verify MODEL` checks the whole container.";
@@ -103,7 +127,7 @@ int fail_status(struct cli *c, waste_status st, const waste_ctx *ctx, const char
         hint = "A smaller --budget or --ctx takes less memory; `waste plan MODEL` has the numbers.";
     else if (st == WASTE_E_BUSY)
         hint = "Another process has it open with --exclusive-open.";
-    return fail(c, exit_of_status(st), hint, what, "%s", detail ? detail : waste_strerror(st));
+    return fail(c, exit_of_status(st), hint, what, "%s", detail);
 }
 
 int fail_err(struct cli *c, const struct err *e, const char *what)
@@ -120,16 +144,18 @@ int fail_output(struct cli *c)
 
 void note(struct cli *c, const char *fmt, ...)
 {
+    char text[1024], safe[2048];
     va_list ap;
 
     if (c->opts.quiet || c->opts.json)
         return;
-    term_clear_line(&c->term);
-    fputs(term_style(&c->term, STYLE_DIM), stderr);
     va_start(ap, fmt);
-    vfprintf(stderr, fmt, ap);
+    vsnprintf(text, sizeof(text), fmt, ap);
     va_end(ap);
-    fprintf(stderr, "%s\n", term_style(&c->term, STYLE_PLAIN));
+    term_clear_line(&c->term);
+    fprintf(stderr, "%s%s%s\n", term_style(&c->term, STYLE_DIM),
+            safe_text(safe, sizeof(safe), text, strlen(text), ""),
+            term_style(&c->term, STYLE_PLAIN));
 }
 
 int say_json(struct cli *c, json_t *object)

@@ -2,6 +2,7 @@
  *
  * `struct cli` is what every command gets; it returns an exit code of the list below. Errors are
  * one line, "waste: WHAT: detail", and perhaps a hint; under --json one object, on standard error.
+ * What others wrote may be in them: control characters are replaced (cli/safe.h).
  */
 #ifndef CLI_SAY_H
 #define CLI_SAY_H
@@ -35,12 +36,15 @@ struct cli {
 int exit_of_status(waste_status st);
 int exit_of_err(int code);
 
-/* Say why it failed; returns exit_code. hint may be NULL. Nothing is said when the failure is that
- * standard output went away or the user interrupted (exit codes EXIT_INTERRUPTED). */
+/* Say why it failed; returns exit_code. hint may be NULL. A detail that begins with WHAT itself
+ * does not repeat it. Nothing is said when the failure is that standard output went away or the
+ * user interrupted (exit codes EXIT_INTERRUPTED). */
 int fail(struct cli *c, int exit_code, const char *hint, const char *what, const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));
 /* The same from a waste.h call. ctx NULL: the calling thread's last failure. */
 int fail_status(struct cli *c, waste_status st, const waste_ctx *ctx, const char *what);
+/* The same with other words. */
+int fail_detail(struct cli *c, waste_status st, const char *what, const char *detail);
 int fail_err(struct cli *c, const struct err *e, const char *what);
 /* Standard output does not take what we write. */
 int fail_output(struct cli *c);

@@ -2,12 +2,17 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <unistd.h>
+
+#include "cli/safe.h"
 
 static atomic_int interrupts;
 static waste_ctx *_Atomic cancelled_ctx;
@@ -52,10 +57,23 @@ static void occupy_descriptors(void)
     }
 }
 
+/* A container of 128 banks takes two descriptors for each, and the usual soft limit is 1024. */
+static void allow_files(void)
+{
+    struct rlimit files;
+
+    if (getrlimit(RLIMIT_NOFILE, &files) || files.rlim_cur >= files.rlim_max)
+        return;
+    files.rlim_cur = files.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &files);
+}
+
 void term_open(struct term *t)
 {
     occupy_descriptors();
+    allow_files();
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN);
     catch_interrupt();
     *t = (struct term){.out_tty = isatty(1), .err_tty = isatty(2)};
     term_color(t, -1);
@@ -97,6 +115,25 @@ bool term_print(struct term *t, const char *bytes, size_t n)
     return true;
 }
 
+bool term_print_text(struct term *t, const char *bytes, size_t n)
+{
+    char safe[1024], *at = safe;
+    size_t used;
+
+    if (!t->out_tty)
+        return term_print(t, bytes, n);
+    for (size_t i = 0; i < n;) {
+        i += safe_next(at, &used, bytes + i, n - i, "\n\t");
+        at += used;
+        if (at + SAFE_UNIT <= safe + sizeof(safe) && i < n)
+            continue;
+        if (!term_print(t, safe, (size_t)(at - safe)))
+            return false;
+        at = safe;
+    }
+    return term_flush(t);
+}
+
 bool term_flush(struct term *t)
 {
     return term_print(t, "", 0);
@@ -136,4 +173,23 @@ void term_cancels(waste_ctx *ctx, atomic_bool *cancel)
 bool term_interrupted(void)
 {
     return atomic_load(&interrupts) > 0;
+}
+
+/* SIGINT is let in by ppoll alone, so none slips in between the look at the flag and the wait. */
+bool term_wait_input(int fd)
+{
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    sigset_t interrupt, before;
+    int ready = 0;
+
+    sigemptyset(&interrupt);
+    sigaddset(&interrupt, SIGINT);
+    pthread_sigmask(SIG_BLOCK, &interrupt, &before);
+    while (!ready && !term_interrupted()) {
+        ready = ppoll(&p, 1, NULL, &before);
+        if (ready < 0 && errno == EINTR)
+            ready = 0;
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return !term_interrupted(); /* also when both came at once */
 }

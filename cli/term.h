@@ -22,7 +22,8 @@ struct term {
 
 enum style { STYLE_PLAIN, STYLE_DIM, STYLE_BOLD, STYLE_RED, STYLES };
 
-/* First thing in main: gives closed standard descriptors a place, ignores SIGPIPE, catches SIGINT.
+/* First thing in main: gives closed standard descriptors a place, ignores SIGPIPE and SIGXFSZ (a
+ * write says so instead), catches SIGINT, allows as many open files as the system lets us have.
  * color: 1 always, 0 never, -1 on a terminal unless NO_COLOR is set. */
 void term_open(struct term *t);
 void term_color(struct term *t, int color);
@@ -32,6 +33,9 @@ unsigned term_columns(void);
 
 /* Write n bytes to standard output and flush. false: this or an earlier write failed. */
 bool term_print(struct term *t, const char *bytes, size_t n);
+/* The same for text that we did not write: on a terminal, control characters but for newlines and
+ * tabs become \xNN. bytes: whole characters. */
+bool term_print_text(struct term *t, const char *bytes, size_t n);
 /* Flush what stdio still holds. */
 bool term_flush(struct term *t);
 
@@ -45,5 +49,8 @@ void term_clear_line(struct term *t);
  * *cancel (each may be NULL); the second ends the process with 130. Any thread. */
 void term_cancels(waste_ctx *ctx, atomic_bool *cancel);
 bool term_interrupted(void);
+
+/* Wait until fd can be read. false: an interrupt came, before or meanwhile. */
+bool term_wait_input(int fd);
 
 #endif

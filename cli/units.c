@@ -1,5 +1,6 @@
 #include "cli/units.h"
 
+#include <ctype.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -31,7 +32,7 @@ static const char *number_end(const char *s, bool *fraction)
 static const char *unit_end(const char *s, uint64_t base, uint64_t *unit)
 {
     const char letters[] = "KMGT";
-    const char *at = *s ? strchr(letters, *s == 'k' ? 'K' : *s) : NULL;
+    const char *at = *s ? strchr(letters, toupper((unsigned char)*s)) : NULL;
 
     *unit = 1;
     if (at) {

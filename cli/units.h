@@ -7,9 +7,9 @@
 
 #include "base/err.h"
 
-/* "46G", "1.5 GiB", "512MB", "4096": a decimal number, fractions allowed, then K, M, G or T (always
- * binary: memory is sold that way), an optional i and B. ERR_ARG: anything else, and what does not
- * fit 64 bits. */
+/* "46G", "1.5 GiB", "512MB", "4096": a decimal number, fractions allowed, then K, M, G or T (or
+ * small; always binary: memory is sold that way), an optional i and B. ERR_ARG: anything else, and
+ * what does not fit 64 bits. */
 int size_parse(uint64_t *out, const char *text, struct err *e);
 
 /* "7GB/s", "3.2 GiB/s", "900M": as above, but the units of drives: decimal unless an i says

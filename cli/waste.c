@@ -19,41 +19,52 @@ static const struct command {
     const char *args, *summary, *text, *examples;
 } commands[] = {
     {"run", CMD_RUN, cmd_run, 1, 2, "MODEL [PROMPT]", "continue a text",
-     "The prompt is an argument, --file, or what is piped in; newlines at its end are\n"
-     "removed. The answer goes to standard output as it is made, everything else to\n"
-     "standard error. Ctrl-C ends the answer, a second one the program.",
-     "  waste run demo \"Once upon a time\" -n 60\n"
+     "The prompt is an argument, --file, or what is piped in; newlines at the end of a\n"
+     "file or of piped text are removed. The answer goes to standard output as it is\n"
+     "made, everything else to standard error. Ctrl-C ends the answer, a second one\n"
+     "the program. On a terminal, control characters of the answer become \\xNN.",
+     "  waste run demo-synth.waste \"Once upon a time\" -n 60\n"
      "  waste run k3.waste --file question.txt --budget 46G --temp 0.7 --stop END\n"
      "  echo 2 + 2 = | waste run k3.waste --json -n 4\n"},
     {"eval", CMD_EVAL, cmd_eval, 1, 2, "MODEL [PROMPT]", "what the model expects next",
-     "The likeliest next tokens after a prompt, with logit and probability.",
-     "  waste eval demo \"The capital of France is\" --top-k 5\n"
-     "  waste eval demo --ids \"3 7 11\" --json --logits\n"},
+     "The likeliest next tokens after a prompt, with logit and probability. The prompt\n"
+     "is an argument, --file, or what is piped in; newlines at the end of a file or of\n"
+     "piped text are removed.",
+     "  waste eval demo-synth.waste \"The capital of France is\" --top-k 5\n"
+     "  waste eval demo-synth.waste --ids \"3 7 11\" --json --logits\n"},
     {"tokenize", CMD_TOKENIZE, cmd_tokenize, 1, 2, "MODEL [TEXT]", "text to token ids",
-     "Reads the tokenizer only, not the model.",
-     "  waste tokenize demo \"Hello\"\n"
+     "Reads the tokenizer only, not the model. The text is an argument, --file, or\n"
+     "what is piped in, and is taken exactly as it is: a newline at its end is part\n"
+     "of it.",
+     "  waste tokenize demo-synth.waste \"Hello\"\n"
      "  waste tokenize k3.waste --content --file user.txt\n"},
     {"detokenize", CMD_DETOKENIZE, cmd_detokenize, 1, ~0u, "MODEL [IDS]", "token ids to text",
-     "Ids are separated by spaces, commas or newlines. Bytes come out as they are;\n"
-     "under --json, what is not UTF-8 is replaced.",
-     "  waste detokenize demo 9906 1917\n"},
+     "Ids are separated by spaces, commas or newlines; one that stands for nothing is\n"
+     "an error. Bytes come out as they are; on a terminal, control characters become\n"
+     "\\xNN; under --json, what is not UTF-8 is replaced.",
+     "  waste detokenize demo-synth.waste 9906 1917\n"},
     {"plan", CMD_PLAN, cmd_plan, 1, 1, "MODEL", "what a model needs, before anything is loaded",
      "MODEL may also be a release's config.json, or its directory, before the rest is\n"
-     "downloaded. Under --json the exit code is 1 if the budget is below the floor.",
+     "downloaded. Under --json the exit code is 1 if it does not fit.",
      "  waste plan k3.waste --budget 46G\n"
      "  waste plan config.json --ctx 32768 --drive 7GB/s\n"
      "  waste plan k3.waste --measure\n"},
     {"info", CMD_INFO, cmd_info, 1, 1, "MODEL", "what a container holds",
      "From the manifest and the sizes of files; nothing is loaded.", "  waste info k3.waste\n"},
     {"verify", CMD_VERIFY, cmd_verify, 1, 1, "MODEL", "check every byte that can be checked",
-     "Header and checksum of every expert, all codebooks, all scales of the trunk.\n"
+     "Header, scales and checksum of every expert; what opens a model: configuration,\n"
+     "tensors, tokenizer. The trunk and the codebooks have no checksum in this format:\n"
+     "their sizes, headers and finite values are checked, and no flipped bit in them\n"
+     "is found. It goes on past what is missing or damaged, and names all of it.\n"
      "Exit code 4: damage was found; 1: something could not be read.",
      "  waste verify k3.waste\n"
      "  waste verify k3.waste --headers --json\n"},
     {"synth", CMD_SYNTH, cmd_synth, 1, 1, "MODEL",
      "make a container of a real shape, filled with noise",
      "To measure a machine before a terabyte is downloaded. The same options give the\n"
-     "same bytes; an interrupted run is continued by the same command.",
+     "same bytes. After an interrupt the same command goes on: finished files\n"
+     "are kept; an unfinished one is begun anew.",
+     "  waste synth demo-synth.waste --shape tiny-kimi\n"
      "  waste synth noise.waste --shape kimi-linear-48b --layers 4\n"},
     {"version", CMD_VERSION, cmd_version, 0, 0, "", "version and build", NULL, NULL},
     {"help", CMD_HELP, cmd_help, 0, 1, "[COMMAND]", "this text, or a command's", NULL, NULL},
@@ -103,7 +114,7 @@ static void print_command(FILE *to, const struct command *k)
 
 static int unknown_command(struct cli *c, const char *name)
 {
-    const char *names[N_ELEMS(commands)];
+    const char *names[N_ELEMS(commands)], *near;
 
     for (size_t i = 0; i < N_ELEMS(later_commands); i++) {
         if (!strcmp(later_commands[i], name))
@@ -111,8 +122,9 @@ static int unknown_command(struct cli *c, const char *name)
     }
     for (size_t i = 0; i < N_ELEMS(commands); i++)
         names[i] = commands[i].name;
-    return fail(c, EXIT_USAGE, NULL, name, "unknown command (did you mean %s?)",
-                nearest_name(name, names, N_ELEMS(commands)));
+    near = nearest_name(name, names, N_ELEMS(commands));
+    return fail(c, EXIT_USAGE, "`waste help` lists the commands.", name, "unknown command%s%s%s",
+                near ? " (did you mean " : "", near ? near : "", near ? "?)" : "");
 }
 
 static int cmd_help(struct cli *c)
@@ -148,8 +160,8 @@ static int run_command(struct cli *c, const struct command *k)
                     k->args);
     if (n > k->max_args)
         return fail(c, EXIT_USAGE, NULL, k->name,
-                    "\"%s\" is one argument too many; usage: waste %s %s",
-                    c->opts.arg[1 + k->max_args], k->name, k->args);
+                    "\"%s\" is one argument too many; usage: waste %s%s%s",
+                    c->opts.arg[1 + k->max_args], k->name, *k->args ? " " : "", k->args);
     return k->run(c);
 }
 
@@ -161,6 +173,9 @@ static int dispatch(struct cli *c)
         c->opts.arg[c->opts.n_args++] = "version";
     if (!c->opts.n_args && c->opts.help)
         c->opts.arg[c->opts.n_args++] = "help";
+    if (!c->opts.n_args && c->opts.json)
+        return fail(c, EXIT_USAGE, "`waste help` lists the commands.", "waste",
+                    "a command is missing");
     if (!c->opts.n_args) {
         print_usage(stderr);
         return EXIT_USAGE;
@@ -171,22 +186,28 @@ static int dispatch(struct cli *c)
     return k ? run_command(c, k) : unknown_command(c, c->opts.arg[0]);
 }
 
-/* Variables come first, so that flags win; help works whatever they say. */
+/* Help and version read no variable. */
+static bool needs_variables(const struct cli *c)
+{
+    const struct opts *o = &c->opts;
+
+    return o->n_args && !o->help && strcmp(o->arg[0], "help") && strcmp(o->arg[0], "version");
+}
+
+/* Variables come first, so that flags win. */
 static int read_options(struct cli *c, int argc, char **argv)
 {
     struct err env = {0}, e;
-    bool help;
 
     opts_env(&c->opts, environ, &env);
     if (opts_parse(&c->opts, argc, argv, &e)) {
-        for (int i = 1; i < argc; i++) /* an error before --json is one for a program, too */
-            c->opts.json |= !strcmp(argv[i], "--json");
+        for (int i = 1; i < argc && strcmp(argv[i], "--"); i++)
+            c->opts.json |= !strcmp(argv[i], "--json"); /* also behind what is wrong */
         return fail(c, exit_of_err(e.code), "`waste help COMMAND` lists what it understands.",
                     c->opts.n_args ? c->opts.arg[0] : "options", "%s", e.text);
     }
     term_color(&c->term, c->opts.color);
-    help = c->opts.help || !c->opts.n_args || !strcmp(c->opts.arg[0], "help");
-    return env.code && !help ? fail_err(c, &env, "environment") : 0;
+    return env.code && needs_variables(c) ? fail_err(c, &env, "environment") : 0;
 }
 
 int main(int argc, char **argv)

@@ -213,6 +213,8 @@ typedef struct {
     const char *numeric, *kernels, *policy;
     int32_t verify;
     const char *io_note; /* whether the pool's memory is registered with the engine; "" */
+    uint32_t vocab;      /* ids are below this */
+    uint32_t reserved0;
 } waste_engine;
 
 WASTE_API waste_status waste_engine_info(const waste_ctx *ctx, waste_engine *out);

@@ -281,6 +281,7 @@ waste_status waste_engine_info(const waste_ctx *ctx, waste_engine *out)
         .policy = ctx->opts.policy,
         .verify = ctx->cfg.verify_records != 0,
         .io_note = ctx->io_report.note,
+        .vocab = ctx->model.hp.vocab,
     };
     return answer(out, &e, sizeof(e));
 }

@@ -101,7 +101,7 @@ static int file_read(struct text *out, int dir, const char *name, struct err *e)
     if (fstat(fd, &st))
         rc = err_sys(e, errno, "%s", name);
     else if (!S_ISREG(st.st_mode))
-        rc = err_set(e, ERR_FORMAT, "%s: not a regular file", name);
+        rc = err_set(e, ERR_IO, "%s: not a regular file", name);
     else if (st.st_size > (off_t)RANKS_BYTES_MAX)
         rc = err_set(e, ERR_LIMIT, "%s: %lld bytes, more than %u", name, (long long)st.st_size,
                      RANKS_BYTES_MAX);

@@ -5,6 +5,7 @@ import json
 import math
 import os
 import pty
+import resource
 import shutil
 import signal
 import struct
@@ -56,6 +57,54 @@ def test_help_of_a_command_lists_its_options_only(command):
 def test_help_works_whatever_the_variables_say():
     waste("help", check=0, env={"WASTE_NONSENSE": "1"})
     waste("run", "--help", check=0, env={"WASTE_NONSENSE": "1"})
+    waste("version", check=0, env={"WASTE_NONSENSE": "1"})
+    waste("--version", check=0, env={"WASTE_CPU": "pdp11"})
+
+
+def test_help_says_what_an_option_is_in_this_command():
+    helps = {c: " ".join(waste("help", c, check=0).stdout.decode().split())
+             for c in ["run", "eval", "tokenize", "detokenize", "plan", "verify", "synth"]}
+    for text in helps.values():
+        assert "eval:" not in text and "run:" not in text and " demo " not in text
+    assert "rows to print; 0 = all" in helps["eval"]
+    assert "experts a token takes" in helps["synth"]
+    assert "read the ids" in helps["detokenize"]
+    assert "exactly as it is" in helps["tokenize"]
+    assert "every time it is read" in helps["run"]
+    assert "finished files are kept; an unfinished one is begun anew" in helps["synth"]
+    assert "no flipped bit in them" in helps["verify"]
+
+
+def test_usage_has_no_trailing_blanks():
+    for done in [waste("help", check=0), waste("help", "version", check=0)]:
+        assert not any(line.endswith(b" ") for line in done.stdout.splitlines())
+    done = waste("version", "x", check=2)
+    assert done.stderr.endswith(b"usage: waste version\n")
+
+
+@pytest.mark.parametrize("args", [["--json"], ["-q", "--json"], ["rum", "--json"],
+                                  ["--json", "--nonsense"], ["--nonsense", "--json"],
+                                  ["run", "--file", "--json"], ["run", "--json"]])
+def test_misuse_is_json_wherever_json_was_asked_for(args):
+    done = waste(*args, check=2)
+    assert done.stdout == b""
+    error = json.loads(done.stderr)
+    assert error["exit"] == 2 and error["error"] and error["detail"]
+
+
+def test_a_positional_json_asks_for_none():
+    assert waste("run", "--nonsense", "--", "--json", check=2).stderr.startswith(b"waste: ")
+
+
+def test_suggestions_are_near():
+    assert b"did you mean run?" in waste("rum", check=2).stderr
+    for args in [["xyzzy"], ["run", "--frobnicate"]]:
+        assert b"did you mean" not in waste(*args, check=2).stderr
+
+
+def test_kernels_of_another_machine_are_refused(kimi):
+    level = "avx2" if os.uname().machine == "aarch64" else "neon"
+    assert b"this machine has no " in waste("plan", kimi, env={"WASTE_CPU": level}, check=2).stderr
 
 
 def test_version():
@@ -90,6 +139,10 @@ def test_version():
     (["synth", "a"], ["--shape"]),
     (["synth", "a", "--shape", "nonsense"], ["nonsense"]),
     (["plan", "", "--json"], ["MODEL"]),
+    (["plan", "a", "--budget", "46"], ["46 bytes? say 46G"]),
+    (["plan", "a", "--drive", "7"], ["7 bytes per second? say 7G"]),
+    (["run", "a", "x", "--ctx", "16777217"], ["--ctx"]),
+    (["run", "a", "x", "--max-rows", "4097"], ["--max-rows"]),
 ])
 def test_misuse_is_exit_2_and_says_what(args, words, tmp_path):
     model = str(GOLDEN / "kimi-linear.waste")
@@ -105,7 +158,8 @@ def test_misuse_is_exit_2_and_says_what(args, words, tmp_path):
 def test_unknown_variables_are_errors_that_name_the_nearest(kimi):
     err = waste("plan", kimi, env={"WASTE_BUDGE": "1G"}, check=2).stderr.decode()
     assert "WASTE_BUDGE " in err and "WASTE_BUDGET" in err
-    assert "WASTE_THREADS" in waste("version", env={"WASTE_THREDS": "1"}, check=2).stderr.decode()
+    assert "WASTE_THREADS" in waste("info", kimi, env={"WASTE_THREDS": "1"},
+                                    check=2).stderr.decode()
     waste("plan", kimi, env={"WASTE_MLOCK": "all"}, check=2)
     waste("plan", kimi, env={"WASTE_DIRECT": "off"}, check=2)
     waste("plan", kimi, env={"WASTE_LIB": "/x", "WASTE_API_KEY": "y", "WASTE_BUDGET": ""}, check=0)
@@ -170,6 +224,18 @@ def test_run_ends_when_the_model_does(kimi):
     tokens, summary = run_lines(kimi, "Hello", "--budget", BUDGET, "--logit-bias", f"{EOS}=1e6")
     assert [t["token"] for t in tokens] == [EOS]
     assert summary["stop"] == "stop_id" and summary["text"] == ""
+
+
+def test_only_newlines_that_an_editor_made_are_removed(kimi, tmp_path):
+    file = tmp_path / "text"
+    file.write_bytes(b"a\n\n")
+    exact = waste_json("tokenize", kimi, "a\n\n")["ids"]
+    assert len(exact) > len(waste_json("tokenize", kimi, "a")["ids"])
+    assert waste_json("tokenize", kimi, "--file", file)["ids"] == exact
+    assert waste_json("tokenize", kimi, stdin=b"a\n\n")["ids"] == exact
+    n = waste_json("eval", kimi, "a\n\n", "--budget", BUDGET)["prompt_tokens"]
+    assert n == len(exact)
+    assert waste_json("eval", kimi, "--file", file, "--budget", BUDGET)["prompt_tokens"] == 1
 
 
 def test_prompts_from_argument_file_and_stdin_are_the_same(kimi, tmp_path):
@@ -303,6 +369,88 @@ def test_a_missing_model_is_exit_1(tmp_path):
     waste_error("verify", tmp_path, check=1)
 
 
+def test_a_missing_model_says_so_once_and_how_to_get_one(tmp_path):
+    for command in ["run", "eval", "tokenize", "detokenize", "plan", "info", "verify"]:
+        args = [] if command in ["plan", "info", "verify"] else ["1"]
+        for name in ["/nonexistent", "nonexistent"]:
+            error = waste_error(command, name, *args, check=1, cwd=tmp_path)
+            assert error["error"] == name and error["detail"].startswith("no such model")
+            assert "scripts/demo" in error["hint"] and "waste help synth" in error["hint"]
+        err = waste(command, "/nonexistent", *args, check=1).stderr
+        assert err.count(b"/nonexistent") == 1
+        err = waste(command, tmp_path, *args, check=1).stderr.decode()
+        assert err.count(str(tmp_path)) == 1 and "no manifest.json" in err
+
+
+def test_a_directory_without_a_manifest_is_refused_before_the_prompt_is_read(tmp_path):
+    for command in ["run", "eval"]:
+        for args in [["x"], ["--file", "/nonexistent"]]:
+            detail = waste_error(command, tmp_path, *args, check=1)["detail"]
+            assert "manifest.json" in detail and "tokenizer" not in detail
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "tokenizer.model", "specials.json", "trunk.bin",
+                                  "codebooks.bin", "experts-L2.bin"])
+def test_what_is_no_file_is_exit_1_whatever_it_is(copy, name):
+    (copy.path / name).unlink()
+    (copy.path / name).mkdir()
+    done = waste("run", copy, "Hello", "--budget", BUDGET, check=1)
+    assert f"{name}: not a regular file" in done.stderr.decode()
+    done = waste("verify", copy, check=1)
+    assert f"{name}: not a regular file" in (done.stderr + done.stdout).decode()
+
+
+@pytest.mark.parametrize("name, shown", [
+    (b"\x1b]0;x\x07", r"\x1b]0;x\x07"), (b"a\rb\nc\td\x7f", r"a\x0db\x0ac\x09d\x7f"),
+    ("Grüße, 世界 🎉".encode(), "Grüße, 世界 🎉"), (b"\xc2\x9b31m", r"\x9b31m"),
+    (b"\x9b31m", r"\x9b31m"), (b"\xe0\x82\x9b", r"\xe0\x82\x9b"), (b"\xe4\xb8", r"\xe4\xb8"),
+    (b"\xed\xa0\x80", r"\xed\xa0\x80"), (b"\xf4\x90\x80\x80", r"\xf4\x90\x80\x80")])
+def test_errors_hold_no_control_characters(name, shown, tmp_path):
+    done = subprocess.run([BINARY.encode(), b"info", b"./" + name], capture_output=True,
+                          env=clean_env(), cwd=tmp_path, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.decode().splitlines()[0] == f"waste: ./{shown}: no such model"
+
+
+def test_names_out_of_a_container_hold_no_control_characters(copy):
+    copy.manifest["config"]["architectures"] = ["\x1b[31mred"]
+    copy.write_manifest()
+    for command in ["info", "plan"]:
+        done = waste(command, copy)
+        assert b"\x1b" not in done.stdout + done.stderr
+    copy.manifest["trunk"][0]["name"] += "\x1b[31m"
+    copy.write_manifest()
+    done = waste("verify", copy)
+    assert b"\x1b" not in done.stdout + done.stderr and done.returncode == 4
+
+
+def test_a_low_limit_of_open_files_is_raised(kimi):
+    def limit():
+        resource.setrlimit(resource.RLIMIT_NOFILE,
+                           (8, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+
+    run(kimi, "Hello", "-n", 1, check=0, preexec_fn=limit)
+    waste("verify", kimi, check=0, preexec_fn=limit)
+
+
+def test_a_limit_of_file_sizes_is_an_error_and_no_signal(tmp_path):
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100000, 100000))
+
+    error = waste_error("synth", tmp_path / "noise.waste", "--shape", "tiny-kimi", check=1,
+                        preexec_fn=limit)
+    assert "too large" in error["detail"]
+
+
+def test_a_budget_above_the_machine_is_noted(kimi):
+    for command in ["run", "eval"]:
+        err = waste(command, kimi, "Hello", "--budget", "20T", check=0).stderr.decode()
+        assert "budget 20.00 TiB is above the " in err and "this machine offers" in err
+        err = waste(command, kimi, "Hello", "--budget", BUDGET, check=0).stderr.decode()
+        assert "this machine offers" not in err
+    assert b"above the" in waste("plan", kimi, "--budget", "20T", check=0).stdout
+
+
 def test_a_busy_container_is_exit_5(copy):
     fd = os.open(copy.path, os.O_RDONLY)
     fcntl.flock(fd, fcntl.LOCK_EX)
@@ -314,8 +462,17 @@ def test_a_busy_container_is_exit_5(copy):
 
 def test_an_id_outside_the_vocabulary_is_exit_2(kimi):
     waste_error("eval", kimi, "--ids", "1 1000000", "--budget", BUDGET, check=2)
-    done = waste("run", kimi, "--ids", "1 1000000", "--budget", BUDGET, "--json", check=2)
-    assert json.loads(done.stderr)["exit"] == 2
+    vocab = waste_json("eval", kimi, "--ids", "1", "--budget", BUDGET)["vocab"]
+    for command in ["run", "eval"]:
+        done = waste(command, kimi, "--ids", f"1 {vocab}", "--budget", BUDGET, check=2)
+        assert done.stdout == b""
+        assert done.stderr.decode() == (f"waste: {command}: id {vocab} is outside the vocabulary "
+                                        f"of {vocab}\n")
+        waste(command, kimi, "--ids", f"1 {vocab - 1}", "--budget", BUDGET, check=0)
+    done = run(kimi, "Hello", "--logit-bias", f"{vocab}=1", check=2)
+    assert done.stdout == b"" and done.stderr.count(b"\n") == 1
+    assert f"id {vocab} is outside the vocabulary of {vocab}" in done.stderr.decode()
+    run(kimi, "Hello", "-n", 1, "--logit-bias", f"{vocab - 1}=1", check=0)
 
 
 def test_damage_ends_the_run_names_the_record_and_is_exit_4(copy):
@@ -390,6 +547,35 @@ def test_an_interrupt_ends_waiting_for_a_prompt(kimi):
     assert code == 130 and out == b""
 
 
+def test_an_interrupt_ends_waiting_for_the_writer_of_a_fifo(kimi, tmp_path):
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    for command in ["run", "eval", "tokenize", "detokenize"]:
+        code, out, _ = interrupt([command, kimi, "--file", fifo], lambda child: time.sleep(0.3))
+        assert code == 130 and out == b""
+
+
+def test_a_fifo_is_read_to_its_end(kimi, tmp_path):
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    child = subprocess.Popen([BINARY, "tokenize", kimi, "--content", "--file", fifo],
+                             stdout=subprocess.PIPE, env=clean_env())
+    time.sleep(0.2)
+    with open(fifo, "wb") as f:
+        f.write(b"Hello")
+        f.flush()
+        time.sleep(0.1)
+        f.write(b" world")
+    out = child.communicate(timeout=60)[0]
+    assert out == waste("tokenize", kimi, "--content", "Hello world", check=0).stdout
+
+
+def test_an_interrupt_ends_measuring(kimi):
+    begun = time.monotonic()
+    code, out, err = interrupt(["plan", kimi, "--measure"], lambda child: time.sleep(0.3))
+    assert code == 130 and out == b"" and err == b"" and time.monotonic() - begun < 1
+
+
 # ---- eval ----
 
 def golden_logits(name):
@@ -437,6 +623,7 @@ def test_eval_prints_ten_rows_and_never_more_than_there_are_tokens(kimi):
     vocab = waste_json("eval", kimi, "Hello", "--budget", BUDGET)["vocab"]
     top = waste_json("eval", kimi, "Hello", "--budget", BUDGET, "--top-k", 10 * vocab)["top"]
     assert len(top) == vocab and math.isclose(sum(r["prob"] for r in top), 1, rel_tol=1e-6)
+    assert waste_json("eval", kimi, "Hello", "--budget", BUDGET, "--top-k", 0)["top"] == top
 
 
 # ---- tokenize, detokenize ----
@@ -474,6 +661,12 @@ def test_what_is_no_id_is_misuse(kimi, ids):
     waste("detokenize", kimi, "--", ids, check=2)
 
 
+def test_an_id_that_stands_for_nothing_is_misuse_and_is_named(kimi):
+    for bad in [1000000, 2147483647]:
+        detail = waste_error("detokenize", kimi, f"1 {bad} 2", check=2)["detail"]
+        assert str(bad) in detail
+
+
 # ---- plan, info ----
 
 PLAN_FIELDS = ["ctx", "trunk_bytes", "state_bytes", "scratch_bytes", "min_expert_cache",
@@ -494,6 +687,31 @@ def test_plan_below_the_floor_fails_under_json_only(kimi):
     plan = waste_json("plan", kimi, "--budget", "1M", check=1)
     assert plan["expert_cache_bytes"] == -1 and plan["fits"] is False
     assert b"Does not fit" in waste("plan", kimi, "--budget", "1M", check=0).stdout
+
+
+def test_plan_of_what_no_machine_holds_does_not_fit(copy, tmp_path):
+    config = tmp_path / "config.json"
+    model = copy.manifest["config"]
+    model.update(kv_lora_rank=1 << 16)
+    config.write_text(json.dumps(model))
+    args = [config, "--ctx", 1 << 24]
+    plan = waste_json("plan", *args, check=1)
+    assert plan["floor_bytes"] > 1 << 40
+    assert plan["fits"] is False and plan["expert_cache_bytes"] == -1
+    out = waste("plan", *args, check=0).stdout.decode()
+    assert "Does not fit: needs " in out and ", this machine offers " in out
+
+
+def test_the_rows_of_a_plan_add_up(family):
+    plan = waste_json("plan", family, "--ctx", 64, "--budget", "1G", "--max-rows", 4096)
+    assert plan["max_rows"] > 64 and plan["scratch_growth_bytes"] > 0
+    taken = (plan["floor_bytes"] - plan["min_expert_cache"] + plan["scratch_growth_bytes"] +
+             plan["expert_cache_bytes"])
+    assert taken <= plan["budget_bytes"]
+    assert (plan["expert_cache_bytes"] == plan["expert_bytes"] or
+            plan["budget_bytes"] - taken < plan["record_bytes"])
+    out = waste("plan", family, "--budget", "1G", "--max-rows", 4096, check=0).stdout.decode()
+    assert "longer passes" in out and "passes of 64 rows" in out
 
 
 def test_plan_prints_both_kinds_of_units(kimi):
@@ -565,7 +783,13 @@ def test_verify_passes_what_is_sound(family):
     assert value["records"] > 0 and value["bytes"] > 0
     assert waste_json("verify", family, "--headers")["records"] == value["records"]
     done = waste("verify", family, check=0)
-    assert b"all good" in done.stdout and done.stderr == b""
+    assert b"records: all good" in done.stdout and done.stderr == b""
+    # only the experts have checksums
+    assert value["unchecked"] == ["trunk.bin", "codebooks.bin"] and value["trunk_tensors"] > 0
+    assert b"trunk and codebooks: no checksum" in done.stdout
+    assert f"{value['trunk_tensors']} trunk tensors" in done.stdout.decode()
+    done = waste("verify", family, "--headers", check=0)
+    assert b"all good" not in done.stdout and b"checksums not looked at" in done.stdout
 
 
 @pytest.mark.parametrize("threads", ["1", "3", "16"])
@@ -595,10 +819,60 @@ def test_verify_looks_at_trunk_and_codebooks(copy):
     assert "codebooks.bin" in waste_json("verify", copy, "--headers", check=4)["errors"][0]["detail"]
 
 
-def test_verify_refuses_an_incomplete_copy(copy):
-    with open(copy.bank(2), "r+b") as f:
-        f.truncate(8192)
-    assert "incomplete" in waste_error("verify", copy, check=4)["detail"]
+def test_verify_goes_on_past_what_is_missing_or_cut_off(copy):
+    with open(copy.bank(1), "r+b") as f:
+        f.truncate(2 * copy.record_bytes(1) + 100)
+    copy.bank(3).unlink()
+    copy.flip(1, 1, 100)
+    copy.flip(4, 2, 100)
+    value = waste_json("verify", copy, check=4)
+    assert value["bad"] == 4 and value["records"] == 2 + 5 + 5 and value["complete"] is False
+    assert [(e["layer"], e.get("expert"), e["kind"]) for e in value["errors"]] == [
+        (1, None, "format"), (1, 1, "corrupt"), (3, None, "io"), (4, 2, "corrupt")]
+    assert "incomplete" in value["errors"][0]["detail"]
+    assert copy.bank(3).name in value["errors"][2]["detail"]
+    out = waste("verify", copy, check=4).stdout.decode()
+    assert "4 bad\n" in out and "not looked at, because the container does not open" in out
+
+
+def test_verify_of_a_missing_bank_is_exit_1(copy):
+    copy.bank(3).unlink()
+    value = waste_json("verify", copy, check=1)
+    assert value["bad"] == 1 and value["records"] == 15 and value["errors"][0]["layer"] == 3
+
+
+@pytest.mark.parametrize("name", ["trunk.bin", "codebooks.bin"])
+@pytest.mark.parametrize("cut", [True, False])
+def test_verify_looks_at_the_experts_even_without_the_rest(copy, name, cut):
+    if cut:
+        with open(copy.path / name, "r+b") as f:
+            f.truncate(100)
+    else:
+        (copy.path / name).unlink()
+    copy.flip(2, 2, 100)
+    value = waste_json("verify", copy, check=4)
+    assert value["bad"] == 2 and value["records"] == 20
+    assert name in value["errors"][0]["detail"] and value["errors"][1]["expert"] == 2
+
+
+@pytest.mark.parametrize("name", ["tokenizer.model", "specials.json"])
+def test_what_run_calls_damaged_verify_finds_in_the_tokenizer(copy, name):
+    (copy.path / name).write_bytes(b"\x00junk\n")
+    error = waste_error("run", copy, "Hello", "--budget", BUDGET, check=4)
+    assert "verify" in error["hint"]
+    value = waste_json("verify", copy, check=4)
+    assert value["bad"] == 1 and name in value["errors"][0]["detail"]
+    (copy.path / name).unlink()
+    waste("verify", copy, check=0)
+
+
+def test_what_run_calls_damaged_verify_finds_in_the_manifest(copy):
+    entry = next(t for t in copy.manifest["trunk"] if t["name"].endswith("o_proj.weight"))
+    entry["name"] += "x"
+    copy.write_manifest()
+    waste_error("run", copy, "--ids", "1", "--budget", BUDGET, check=4)
+    value = waste_json("verify", copy, check=4)
+    assert value["bad"] == 1 and "o_proj.weight" in value["errors"][0]["detail"]
 
 
 def test_an_unknown_format_version_is_refused_by_all(copy):
@@ -657,6 +931,23 @@ def test_colours_only_on_a_terminal_and_not_with_no_color(kimi):
     assert b"\x1b[" in on_terminal([*args, "--color"], {"NO_COLOR": "1"})[2]
     assert b"\x1b[" not in waste(*args).stderr
     assert b"\x1b[" in waste(*args, "--color").stderr
+
+
+def test_an_answer_on_a_terminal_moves_no_cursor(kimi):
+    escape = waste_json("tokenize", kimi, "\x1b")["ids"]
+    assert len(escape) == 1
+    args = ["run", kimi, "Hello", "-n", "3", "--budget", BUDGET, "--quiet", "--logit-bias",
+            f"{escape[0]}=1000000"]
+    assert waste(*args, check=0).stdout == b"\x1b\x1b\x1b\n"
+    ours, theirs = pty.openpty()
+    for command, want in [(args, rb"\x1b\x1b\x1b"),
+                          (["detokenize", kimi, *map(str, waste_json(
+                              "tokenize", kimi, "a\tb\x1b\x07\x9b世")["ids"])],
+                           rb"\x1b\x07\x9b" + "世".encode())]:
+        subprocess.run([BINARY, *command], stdout=theirs, env=clean_env(), timeout=60, check=True)
+        assert os.read(ours, 4096).rstrip(b"\r\n").endswith(want)
+    os.close(theirs)
+    os.close(ours)
 
 
 def test_a_bar_is_drawn_on_a_terminal_and_erased(tmp_path):

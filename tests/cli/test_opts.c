@@ -121,6 +121,9 @@ static void an_unknown_option_names_the_nearest(void **state)
     opts_release(&o);
     assert_int_equal(parse(&o, &e, WORDS("run", "-x")), ERR_ARG);
     opts_release(&o);
+    assert_int_equal(parse(&o, &e, WORDS("run", "--frobnicate")), ERR_ARG);
+    assert_string_equal(e.text, "unknown option --frobnicate"); /* nothing is near */
+    opts_release(&o);
     assert_int_equal(parse(&o, &e, WORDS("run", "--grammar", "f")), ERR_ARG);
     assert_non_null(strstr(e.text, "not in this version"));
     opts_release(&o);
@@ -134,7 +137,9 @@ static void values_out_of_range_are_refused(void **state)
         {"--ctx", "4096x"},
         {"--ctx", ""},
         {"--ctx", " 1"},
-        {"--ctx", "4294967296"},
+        {"--ctx", "16777217"},
+        {"--max-rows", "0"},
+        {"--max-rows", "4097"},
         {"-n", "0"},
         {"-n", "1.5"},
         {"--temp", "-0.1"},
@@ -164,6 +169,8 @@ static void values_out_of_range_are_refused(void **state)
         {"--logit-bias", "7=x"},
         {"--stop", ""},
         {"--budget", "x"},
+        {"--budget", "46"},
+        {"--budget", " 1048575 "},
     };
 
     (void)state;
@@ -177,6 +184,41 @@ static void values_out_of_range_are_refused(void **state)
             fail_msg("\"%s\" does not name %s", e.text, bad[i][0]);
         opts_release(&o);
     }
+}
+
+static void the_library_takes_what_the_table_does(void **state)
+{
+    static const char *const good[][2] = {
+        {"--ctx", "16777216"}, {"--max-rows", "1"},   {"--max-rows", "4096"}, {"--threads", "0"},
+        {"--threads", "64"},   {"--lookahead", "0"},  {"--lookahead", "64"},  {"--budget", "0"},
+        {"--budget", "46g"},   {"--budget", "500 B"}, {"--budget", "1048576"}};
+    struct opts o;
+    struct err e;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+        if (parse(&o, &e, WORDS("run", good[i][0], good[i][1])))
+            fail_msg("%s", e.text);
+        opts_release(&o);
+    }
+}
+
+/* `--budget 46` was a plan for 46 bytes. */
+static void a_size_without_its_letter_is_a_question(void **state)
+{
+    struct opts o;
+    struct err e;
+
+    (void)state;
+    assert_int_equal(parse(&o, &e, WORDS("run", "--budget", "46")), ERR_ARG);
+    assert_string_equal(e.text, "--budget: 46 bytes? say 46G");
+    opts_release(&o);
+    assert_int_equal(parse(&o, &e, WORDS("plan", "--drive", "7/s")), ERR_ARG);
+    assert_string_equal(e.text, "--drive: 7 bytes per second? say 7G");
+    opts_release(&o);
+    opts_init(&o);
+    assert_int_equal(opts_env(&o, (char *const[]){"WASTE_BUDGET=1.5", NULL}, &e), ERR_ARG);
+    assert_non_null(strstr(e.text, "1.5 bytes? say 1.5G"));
 }
 
 static void a_flag_takes_no_value(void **state)
@@ -246,6 +288,8 @@ static void a_variable_nobody_knows_is_an_error_that_names_the_nearest(void **st
     assert_int_equal(opts_env(&o, VARIABLES("WASTE_BUDGE=1G"), &e), ERR_ARG);
     assert_non_null(strstr(e.text, "WASTE_BUDGE "));
     assert_non_null(strstr(e.text, "WASTE_BUDGET"));
+    assert_int_equal(opts_env(&o, VARIABLES("WASTE_NONSENSE=1"), &e), ERR_ARG);
+    assert_string_equal(e.text, "unknown variable WASTE_NONSENSE");
     assert_int_equal(opts_env(&o, VARIABLES("WASTE_DIRECT=off"), &e), ERR_ARG);
     assert_non_null(strstr(e.text, "WASTE_DIRECT"));
     assert_int_equal(opts_env(&o, VARIABLES("WASTE_MLOCK=all"), &e), ERR_ARG);
@@ -254,6 +298,24 @@ static void a_variable_nobody_knows_is_an_error_that_names_the_nearest(void **st
         opts_env(&o, VARIABLES("WASTE_LIB=/x", "WASTE_API_KEY=y", "WASTED=1", "WASTE_BUDGET="), &e),
         0);
     assert_true(o.budget == 0);
+}
+
+/* A level of another machine was taken, and a lower one used. */
+static void a_kernel_level_of_another_machine_is_refused(void **state)
+{
+    struct opts o;
+    struct err e;
+
+    (void)state;
+    opts_init(&o);
+#ifdef __aarch64__
+    assert_int_equal(opts_env(&o, VARIABLES("WASTE_CPU=avx2"), &e), ERR_ARG);
+#else
+    assert_int_equal(opts_env(&o, VARIABLES("WASTE_CPU=neon"), &e), ERR_ARG);
+#endif
+    assert_non_null(strstr(e.text, "this machine has no "));
+    assert_int_equal(opts_env(&o, VARIABLES("WASTE_CPU=sse"), &e), ERR_ARG);
+    assert_int_equal(opts_env(&o, VARIABLES("WASTE_CPU=c"), &e), 0);
 }
 
 static void the_table_is_consistent(void **state)
@@ -265,6 +327,10 @@ static void the_table_is_consistent(void **state)
         assert_true(a->commands != 0 && !(a->commands & ~(unsigned)CMD_ALL));
         assert_true(a->name || a->letter || a->env);
         assert_non_null(a->help);
+        for (const struct opt_help *x = a->other; x && x->commands; x++) {
+            assert_false(x->commands & ~a->commands);
+            assert_non_null(x->help);
+        }
         assert_true(a->field < sizeof(struct opts));
         assert_true(!a->env || !strncmp(a->env, "WASTE_", 6));
         for (unsigned k = 0; k < i; k++) {
@@ -283,7 +349,9 @@ static void the_nearest_name_is_the_fewest_edits_away(void **state)
     assert_string_equal(nearest_name("rum", names, 4), "run");
     assert_string_equal(nearest_name("verfy", names, 4), "verify");
     assert_string_equal(nearest_name("versoin", names, 4), "version");
-    assert_string_equal(nearest_name("", names, 4), "run");
+    assert_null(nearest_name("", names, 4));
+    assert_null(nearest_name("x", names, 4));
+    assert_null(nearest_name("frobnicate", names, 4));
     assert_null(nearest_name("x", names, 0));
 }
 
@@ -296,10 +364,13 @@ int main(void)
         cmocka_unit_test(the_last_of_two_wins_and_lists_grow),
         cmocka_unit_test(an_unknown_option_names_the_nearest),
         cmocka_unit_test(values_out_of_range_are_refused),
+        cmocka_unit_test(the_library_takes_what_the_table_does),
+        cmocka_unit_test(a_size_without_its_letter_is_a_question),
         cmocka_unit_test(a_flag_takes_no_value),
         cmocka_unit_test(an_option_of_another_command_is_an_error),
         cmocka_unit_test(flags_beat_variables),
         cmocka_unit_test(a_variable_nobody_knows_is_an_error_that_names_the_nearest),
+        cmocka_unit_test(a_kernel_level_of_another_machine_is_refused),
         cmocka_unit_test(the_table_is_consistent),
         cmocka_unit_test(the_nearest_name_is_the_fewest_edits_away),
     };

@@ -95,7 +95,7 @@ static void what_is_no_manifest_is_refused(void **state)
     assert_refused(dir, "interrupted", ERR_IO,
                    "no manifest.json (an unfinished conversion? run the conversion again");
     assert_int_equal(mkdir(path, 0700), 0);
-    assert_refused(dir, "J2", ERR_LIMIT, "manifest.json: not a regular file");
+    assert_refused(dir, "J2", ERR_IO, "manifest.json: not a regular file");
 }
 
 /* Rules J3 to J7, on texts. */
