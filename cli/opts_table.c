@@ -56,7 +56,7 @@ const struct opt opts_table[] = {
     {NULL, 0, OPT_TEXT, GROUP_MEMORY, RUNS, FIELD(route_trace), .value = "FILE",
      .env = "WASTE_DUMP_ROUTE", .help = "write which experts each token took"},
     {"exclusive-open", 0, OPT_SET, GROUP_MEMORY, RUNS | CMD_VERIFY, FIELD(exclusive),
-     .help = "fail if another process has the container"},
+     .help = "fail if another process has it open exclusively"},
 
     {"file", 0, OPT_TEXT, GROUP_TEXT, READS_INPUT, FIELD(file), .value = "FILE",
      .help = "read the prompt from FILE; - is standard input",
