@@ -158,6 +158,9 @@ static int trunk_load_watched(waste_ctx *ctx, struct err *e)
         until.tv_sec += until.tv_nsec / 1000000000;
         until.tv_nsec %= 1000000000;
     } while (pthread_timedjoin_np(thread, NULL, &until));
+    if (!l.e.code &&
+        progress_cancelled(&ctx->progress)) /* too late for the load, not for the open */
+        return err_set(e, ERR_CANCELLED, "cancelled while opening");
     if (l.e.code)
         *e = l.e;
     return l.e.code;
