@@ -11,6 +11,7 @@
         rvq_fill_##level(k);                                                                       \
         delta_fill_##level(k);                                                                     \
         attend_fill_##level(k);                                                                    \
+        assign_fill_##level(k);                                                                    \
     } while (0)
 
 void kernels_init(struct kernels *k, unsigned cpu, enum profile profile)

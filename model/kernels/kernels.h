@@ -80,6 +80,28 @@ static inline size_t attend_scratch_floats(uint32_t value_width)
     return 256 + (size_t)value_width;
 }
 
+/* Encoding. A codebook to find entries in: entry [n][8], n in 1...256; bias[e] = -0.5 * square,
+ * square = ((c_0 c_0 + c_1 c_1) + c_2 c_2) + ... of entry e. */
+struct assign_book {
+    const float *entry, *bias;
+    uint32_t n;
+};
+
+/* The nearest entries of n vectors x [n][8]: the s_e of an entry is acc = bias[e]; acc <- fma(x_d,
+ * c_d, acc), d = 0...7, and |x - c|^2 = |x|^2 - 2 s_e. found = 0; for e = 1, 2 ... if s_e >
+ * s_found, found = e: the lowest among equals. index[i] = found, best[i] = s_found. */
+typedef void assign_nearest_fn(uint8_t *index, float *best, const float *x, uint32_t n,
+                               const struct assign_book *b);
+
+/* Residual stages b[0], b[1] ... of vectors x = w / a, w [n][8]: index[s * stride + i] = the
+ * nearest entry c of stage s, which is then taken off: x_d <- x_d - c_d. */
+typedef void assign_stages_fn(uint8_t *index, size_t stride, const float *w, float a, uint32_t n,
+                              const struct assign_book *b, uint32_t stages);
+
+/* distance[i] = |x_i - centre|^2 where that is below distance[i]; the square: acc <- fma(off, off,
+ * acc), off = x_d - centre_d, d = 0...7. Returns the sum of all distance[i], in lanes i mod 16. */
+typedef float assign_closer_fn(float *distance, const float *x, const float *centre, uint32_t n);
+
 struct kernels {
     const char *name; /* the best level that filled a slot: "c", "avx2", "avx512", "neon" */
     enum profile profile;
@@ -90,8 +112,12 @@ struct kernels {
     axpy_rows_fn *axpy_rows;
     delta_heads_fn *delta_heads;
     attend_fn *attend;
+    assign_nearest_fn *assign_nearest;
+    assign_stages_fn *assign_stages;
+    assign_closer_fn *assign_closer;
 
     float (*dot)(const float *a, const float *b, uint32_t n); /* no padding needed */
+    float (*largest)(const float *x, uint32_t n); /* magnitude; NaN if there is one; 0 of none */
     /* y[i] = (x[i] * r) * w[i], r = 1 / sqrt(dot(x, x) / n + eps); y may be x. */
     void (*rmsnorm)(float *y, const float *x, const float *w, uint32_t n, float eps);
     /* x[i] = x[i] * (r * c), r = 1 / sqrt(dot(x, x) + eps). */

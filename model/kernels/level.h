@@ -23,7 +23,8 @@
     void gemv_fill_##level(struct kernels *k);                                                     \
     void rvq_fill_##level(struct kernels *k);                                                      \
     void delta_fill_##level(struct kernels *k);                                                    \
-    void attend_fill_##level(struct kernels *k)
+    void attend_fill_##level(struct kernels *k);                                                   \
+    void assign_fill_##level(struct kernels *k)
 
 LEVEL_FILLS(c);
 LEVEL_FILLS(avx2);
