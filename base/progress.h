@@ -10,7 +10,15 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum phase { PHASE_IDLE, PHASE_OPEN, PHASE_PREFILL, PHASE_DECODE, PHASE_VERIFY, PHASE_SYNTH };
+enum phase {
+    PHASE_IDLE,
+    PHASE_OPEN,
+    PHASE_PREFILL,
+    PHASE_DECODE,
+    PHASE_VERIFY,
+    PHASE_SYNTH,
+    PHASE_CONVERT
+};
 
 struct progress {
     atomic_int phase;           /* enum phase */

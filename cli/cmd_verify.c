@@ -17,6 +17,7 @@
 
 #include "base/machine.h"
 #include "base/thread.h"
+#include "cli/against.h"
 #include "cli/load.h"
 #include "cli/safe.h"
 #include "cli/units.h"
@@ -482,6 +483,21 @@ static void verify_close(struct verify *v)
     free(v);
 }
 
+/* Against the checkpoint it was made from, instead of against itself. */
+static int verify_against(struct cli *c, const char *path)
+{
+    static const struct container_options o = {.direct = false};
+    struct container *container;
+    struct err e;
+    int rc;
+
+    if (container_open(&container, path, &o, &e))
+        return fail_err(c, &e, "verify");
+    rc = against_source(c, container);
+    container_close(container);
+    return rc;
+}
+
 int cmd_verify(struct cli *c)
 {
     struct verify *v = calloc(1, sizeof(*v));
@@ -490,6 +506,10 @@ int cmd_verify(struct cli *c)
 
     if (!v)
         return fail(c, EXIT_MEMORY, NULL, "verify", "no memory");
+    if (!c->opts.against && (c->opts.sample || c->opts.all)) {
+        free(v);
+        return fail(c, EXIT_USAGE, NULL, "verify", "--sample and --all go only with --against");
+    }
     v->c = c;
     v->path = path;
     v->dir = -1;
@@ -497,6 +517,11 @@ int cmd_verify(struct cli *c)
     rc = model_find(c, c->opts.arg[1], path);
     if (!rc)
         rc = model_check(c, path);
+    if (!rc && c->opts.against) {
+        rc = verify_against(c, path);
+        verify_close(v);
+        return rc;
+    }
     if (!rc)
         rc = open_directory(v);
     if (!rc)

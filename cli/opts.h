@@ -27,7 +27,8 @@ enum { /* commands, as bits: who understands an option */
        CMD_SYNTH = 1 << 7,
        CMD_VERSION = 1 << 8,
        CMD_HELP = 1 << 9,
-       CMD_ALL = (1 << 10) - 1,
+       CMD_CONVERT = 1 << 10,
+       CMD_ALL = (1 << 11) - 1,
 };
 
 enum {
@@ -66,6 +67,9 @@ struct opts { /* strings are borrowed from argv and the environment */
     uint64_t drive, ram; /* bytes per second; 0 = not given */
     const char *shape;
     int64_t layers, experts; /* 0 = the shape's own */
+    const char *src, *out, *against, *stages, *trunk_bits, *router_bits, *reclaim;
+    int64_t jobs, sample; /* 0 = the default */
+    bool resume, all;
 
     /* output */
     bool json, quiet, help, version;

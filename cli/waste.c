@@ -58,7 +58,15 @@ static const struct command {
      "is found. It goes on past what is missing or damaged, and names all of it.\n"
      "Exit code 4: damage was found; 1: something could not be read.",
      "  waste verify k3.waste\n"
-     "  waste verify k3.waste --headers --json\n"},
+     "  waste verify k3.waste --headers --json\n"
+     "  waste verify k3.waste --against Kimi-K3 --sample 4\n"},
+    {"convert", CMD_CONVERT, cmd_convert, 0, 0, "--src DIR --out DIR.waste",
+     "make a container of a published checkpoint",
+     "Reads safetensors of Kimi-Linear, Kimi K3, DeepSeek-V3/R1 and Kimi K2. Everything that\n"
+     "can be missing is looked for first; an interrupted run is continued by the same\n"
+     "command, and ends with the same bytes.",
+     "  waste convert --src Kimi-Linear-48B-A3B-Instruct --out kimi-linear.waste\n"
+     "  waste convert --src Kimi-K3 --out k3.waste --jobs 16 --reclaim dry\n"},
     {"synth", CMD_SYNTH, cmd_synth, 1, 1, "MODEL",
      "make a container of a real shape, filled with noise",
      "To measure a machine before a terabyte is downloaded. The same options give the\n"
@@ -71,8 +79,7 @@ static const struct command {
 };
 
 /* Commands of later versions, and of other programs. */
-static const char *const later_commands[] = {"bench",   "chat",   "config",
-                                             "convert", "doctor", "serve"};
+static const char *const later_commands[] = {"bench", "chat", "config", "doctor", "serve"};
 
 static const struct command *command_named(const char *name)
 {

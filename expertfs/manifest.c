@@ -387,8 +387,7 @@ static int trunk_read(struct manifest *m, const struct json_at *top, uint64_t tr
     return overlap_check(m, e);
 }
 
-/* Rule B2: a name that cannot lead out of the directory on any system. */
-static bool plain_name(const char *name)
+bool manifest_plain_name(const char *name)
 {
     size_t n = strlen(name);
 
@@ -408,7 +407,7 @@ static int bank_read(struct bank *b, const struct manifest *m, const struct json
         return e->code;
     if (!file)
         return err_set(e, ERR_FORMAT, "%s.file is absent", at->path);
-    if (!plain_name(file))
+    if (!manifest_plain_name(file))
         return err_set(e, ERR_FORMAT, "%s.file \"%s\" is not a file name inside the container",
                        at->path, json_printable(clean, sizeof(clean), file, strlen(file)));
     if (number(&experts, at, "experts", e) || number(&bytes, at, "bytes", e) ||

@@ -61,6 +61,9 @@ void manifest_release(struct manifest *m);
 /* NULL when not listed. `name` without the prefix. */
 const struct trunk_entry *manifest_tensor(const struct manifest *m, const char *name);
 
+/* Rule B2: a file name that cannot lead out of its directory on any system. */
+bool manifest_plain_name(const char *name);
+
 static inline unsigned manifest_moe_layers(const struct manifest *m)
 {
     return m->n_experts ? m->n_layers - m->first_dense : 0;

@@ -1,6 +1,5 @@
 #include "expertfs/synth.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -17,21 +16,22 @@
 #include "expertfs/shapes.h"
 #include "expertfs/synth_weights.h"
 #include "expertfs/synth_words.h"
+#include "expertfs/unfinished.h"
 #include "expertfs/writer.h"
 
 /* What an interrupted run was making; a private member of the manifest afterwards. */
-static const char state_file[] = "waste-synth.json";
+static const char state_file[] = "waste-synth.json", member[] = "waste_synth";
 
 enum { STAGES = 3, ENTRIES = 256, INDEX_BITS = 8 };
 enum { VERSION = 1 }; /* of the generator: another version gives other bytes */
 enum { CHUNK_BYTES = 4 << 20, THREADS_MORE = 2, THREADS_DEFAULT_MAX = 16 };
-enum { MANIFEST_BYTES = 64 << 20, ENTRY_BYTES = 400 };
+enum { ENTRY_BYTES = 400 };
 
 struct synth {
     const struct synth_options *options;
     struct synth_weights weights;
     struct synth_plan plan;
-    json_t *config, *identity;
+    json_t *config, *identity, *made_as; /* made_as: the identity, under the name `member` */
     struct writer *writer;
     struct progress *progress; /* never NULL */
     struct progress nobody;
@@ -329,21 +329,10 @@ static int name_it(struct synth *s, struct err *e)
         json_pack("{s:s, s:i, s:i, s:i, s:I, s:i}", "shape", shape->name, "layers",
                   (int)shape->n_layers, "experts", (int)shape->n_experts, "top_k",
                   (int)shape->top_k, "seed", (json_int_t)s->weights.seed, "version", VERSION);
-    if (!s->config || !s->identity)
+    s->made_as = s->identity ? json_pack("{s:O}", member, s->identity) : NULL;
+    if (!s->config || !s->made_as)
         return err_set(e, ERR_NOMEM, "shape %s", shape->name);
     return 0;
-}
-
-static int other_parameters(const struct synth *s, const json_t *theirs, struct err *e)
-{
-    char *text = theirs ? json_dumps(theirs, 0) : NULL;
-
-    err_set(e, ERR_ARG,
-            "%s: holds a container made of other parameters (%s); choose another "
-            "directory",
-            s->options->dir, text ? text : "not by waste synth");
-    free(text);
-    return e->code;
 }
 
 static int same_size(int dirfd, const char *dir, const char *name, uint64_t bytes, struct err *e)
@@ -363,22 +352,13 @@ static int same_size(int dirfd, const char *dir, const char *name, uint64_t byte
     return 0;
 }
 
-/* A sealed container: is it this one, and whole? */
+/* A sealed container of ours: is it whole? */
 static int check_complete(struct synth *s, int dirfd, struct err *e)
 {
     const struct synth_plan *p = &s->plan;
     const char *dir = s->options->dir;
-    const json_t *made_as;
-    json_t *manifest;
-    int bad;
+    int bad = same_size(dirfd, dir, "trunk.bin", p->trunk_bytes, e);
 
-    if (json_parse_file(&manifest, dirfd, "manifest.json", MANIFEST_BYTES, e))
-        return err_wrap(e, "%s", dir);
-    made_as = json_object_get(manifest, "waste_synth");
-    bad = json_equal(made_as, s->identity) ? 0 : other_parameters(s, made_as, e);
-    json_decref(manifest);
-    if (!bad)
-        bad = same_size(dirfd, dir, "trunk.bin", p->trunk_bytes, e);
     if (!bad)
         bad = same_size(dirfd, dir, "codebooks.bin", p->codebook_bytes, e);
     for (unsigned l = p->layers - p->moe_layers; !bad && l < p->layers; l++) {
@@ -394,56 +374,23 @@ static int check_complete(struct synth *s, int dirfd, struct err *e)
     return bad;
 }
 
-/* Files that nobody of ours put there? Temporaries of ours go when the writer opens. */
-static int check_empty(const struct synth *s, int dirfd, struct err *e)
-{
-    int again = openat(dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *d = again < 0 ? NULL : fdopendir(again);
-    const struct dirent *entry;
-    int bad = 0;
-
-    if (!d) {
-        err_sys(e, errno, "%s", s->options->dir);
-        if (again >= 0)
-            close(again);
-        return e->code;
-    }
-    while (!bad && (entry = readdir(d))) {
-        size_t n = strlen(entry->d_name);
-
-        if (entry->d_name[0] == '.' || !strcmp(entry->d_name, "lost+found") ||
-            (n > 4 && !strcmp(entry->d_name + n - 4, ".tmp")))
-            continue;
-        bad = err_set(e, ERR_ARG, "%s: is not empty (%s), and not an unfinished container",
-                      s->options->dir, entry->d_name);
-    }
-    closedir(d);
-    return bad;
-}
-
 /* What is there already: nothing, an unfinished container of ours, this container, or something
  * that is not to be touched. */
 static int look_at_directory(struct synth *s, struct err *e)
 {
-    int dirfd = open(s->options->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC), bad = 0;
-    json_t *state;
-    struct stat st;
+    struct unfinished before;
+    int dirfd, bad;
 
+    if (unfinished_look(&before, s->options->dir, state_file, member, s->identity,
+                        "not by waste synth", e))
+        return e->code;
+    json_decref(before.state);
+    if (before.found != FOUND_SEALED)
+        return 0;
+    dirfd = open(s->options->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (dirfd < 0)
-        return errno == ENOENT ? 0 : err_sys(e, errno, "%s", s->options->dir);
-    if (!fstatat(dirfd, "manifest.json", &st, AT_SYMLINK_NOFOLLOW)) {
-        bad = check_complete(s, dirfd, e);
-    } else if (!fstatat(dirfd, state_file, &st, AT_SYMLINK_NOFOLLOW)) {
-        if (json_parse_file(&state, dirfd, state_file, MANIFEST_BYTES, e)) {
-            bad = err_wrap(e, "%s", s->options->dir);
-        } else {
-            if (!json_equal(state, s->identity))
-                bad = other_parameters(s, state, e);
-            json_decref(state);
-        }
-    } else {
-        bad = check_empty(s, dirfd, e);
-    }
+        return err_sys(e, errno, "%s", s->options->dir);
+    bad = check_complete(s, dirfd, e);
     close(dirfd);
     return bad;
 }
@@ -468,18 +415,15 @@ static int check_space(struct synth *s, struct err *e)
 static int make_all(struct synth *s, struct err *e)
 {
     const struct synth_plan *p = &s->plan;
-    json_t *extra;
     int bad;
 
-    if (list_trunk(s, e) || check_space(s, e) || write_json(s, state_file, s->identity, e) ||
+    if (list_trunk(s, e) || check_space(s, e) || write_json(s, state_file, s->made_as, e) ||
         take_buffers(s, e) || make_tokenizer(s, e) || make_trunk(s, e))
         return e->code;
     for (unsigned l = p->layers - p->moe_layers; l < p->layers; l++)
         if (make_codebooks(s, l, e) || make_bank(s, l, e))
             return e->code;
-    extra = json_pack("{s:O}", "waste_synth", s->identity);
-    bad = writer_finish(s->writer, extra, e);
-    json_decref(extra);
+    bad = writer_finish(s->writer, s->made_as, e);
     if (bad)
         return bad;
     writer_remove(s->writer, state_file);
@@ -507,6 +451,7 @@ static void release(struct synth *s)
     synth_weights_release(&s->weights);
     json_decref(s->config);
     json_decref(s->identity);
+    json_decref(s->made_as);
     free(s->chunk);
     for (unsigned i = 0; i < s->n_threads; i++)
         free(s->buffer[i]);

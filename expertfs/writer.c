@@ -389,6 +389,74 @@ int writer_codebook(struct writer *w, unsigned layer, enum matrix m, unsigned st
     return 0;
 }
 
+static void part_name(char *out, unsigned layer)
+{
+    snprintf(out, NAME_BYTES, "codebooks-L%u.bin", layer);
+}
+
+int writer_codebooks_part(struct writer *w, unsigned layer, struct err *e)
+{
+    size_t n = MATRICES * w->stages;
+    unsigned base = writer_codebook_base(w, layer);
+    char name[NAME_BYTES];
+
+    for (unsigned i = 0; i < n; i++)
+        assert(w->codebook_given[base + i]);
+    part_name(name, layer);
+    if (write_file(w, name, w->codebooks + base * w->codebook_record, n * w->codebook_record, e))
+        return err_wrap(e, "%s", w->dir);
+    return 0;
+}
+
+/* As writer_codebook makes it? */
+static bool sound_codebook(const struct writer *w, const uint8_t *at, unsigned index)
+{
+    bool sound = load_le32(at) == CODEBOOK_MAGIC && load_le16(at + 4) == (index & 0xffff) &&
+                 at[6] == FMT_VQ3R && at[7] == FORMAT_VEC_DIM && load_le32(at + 8) == w->entries &&
+                 load_le32(at + 12) == 0;
+
+    for (unsigned j = 0; sound && j < w->entries * FORMAT_VEC_DIM; j++)
+        sound = half_finite(load_le16(at + FORMAT_CODEBOOK_HEADER + 2 * j));
+    return sound;
+}
+
+bool writer_codebooks_keep(struct writer *w, unsigned layer)
+{
+    size_t n = MATRICES * w->stages, bytes = n * w->codebook_record;
+    unsigned base = writer_codebook_base(w, layer);
+    uint8_t *part = malloc(bytes);
+    char name[NAME_BYTES];
+    bool sound;
+    int fd;
+
+    part_name(name, layer);
+    fd = is_moe(w, layer) ? openat(w->dirfd, name, O_RDONLY | O_CLOEXEC) : -1;
+    sound = part && fd >= 0 && writer_file_bytes(w, name) == bytes &&
+            pread(fd, part, bytes, 0) == (ssize_t)bytes;
+    for (unsigned i = 0; i < n && sound; i++)
+        sound = sound_codebook(w, part + i * w->codebook_record, base + i);
+    if (sound) {
+        memcpy(w->codebooks + base * w->codebook_record, part, bytes);
+        for (unsigned i = 0; i < n; i++)
+            w->codebook_given[base + i] = true;
+    }
+    if (fd >= 0)
+        close(fd);
+    free(part);
+    return sound;
+}
+
+const uint16_t *writer_codebook_at(const struct writer *w, unsigned layer, enum matrix m,
+                                   unsigned stage)
+{
+    unsigned i = writer_codebook_base(w, layer) + m * w->stages + stage;
+
+    if (!w->codebook_given[i])
+        return NULL;
+    return (const uint16_t *)(const void *)(w->codebooks + i * w->codebook_record +
+                                            FORMAT_CODEBOOK_HEADER);
+}
+
 static void bank_name(char *out, unsigned layer)
 {
     snprintf(out, NAME_BYTES, "experts-L%u.bin", layer);
@@ -490,6 +558,30 @@ int writer_bank_end(struct writer *w, unsigned layer, struct err *e)
         return err_wrap(e, "%s", w->dir);
     b->done = true;
     return 0;
+}
+
+int writer_bank_check(const struct writer *w, unsigned layer, unsigned expert, uint8_t *scratch,
+                      struct err *e)
+{
+    off_t at = (off_t)expert * w->record.bytes;
+    char name[NAME_BYTES];
+    ssize_t got = -1;
+    int fd;
+
+    bank_name(name, layer);
+    fd = openat(w->dirfd, name, O_RDONLY | O_CLOEXEC);
+    if (fd >= 0)
+        got = pread(fd, scratch, w->record.bytes, at);
+    if (got != (ssize_t)w->record.bytes)
+        err_sys(e, got < 0 ? errno : EIO, "%s: %s: expert %u", w->dir, name, expert);
+    else if (!record_check(&w->record, scratch, layer, expert, writer_codebook_base(w, layer), e) &&
+             !record_verify(&w->record, scratch, layer, expert, e))
+        e->code = 0;
+    else
+        err_wrap(e, "%s: %s", w->dir, name);
+    if (fd >= 0)
+        close(fd);
+    return e->code;
 }
 
 static json_t *trunk_json(const struct writer *w)
@@ -597,6 +689,12 @@ int writer_finish(struct writer *w, const json_t *extra, struct err *e)
     if (bad)
         return err_wrap(e, "%s", w->dir);
     w->finished = true;
+    for (unsigned l = w->first_dense; w->n_experts && l < w->n_layers; l++) {
+        char name[NAME_BYTES];
+
+        part_name(name, l);
+        writer_remove(w, name);
+    }
     return 0;
 }
 
@@ -652,6 +750,8 @@ static void remove_temporaries(struct writer *w)
         char name[NAME_BYTES];
 
         bank_name(name, l);
+        remove_temporary(w, name);
+        part_name(name, l);
         remove_temporary(w, name);
     }
 }

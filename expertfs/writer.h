@@ -68,6 +68,14 @@ int writer_trunk_end(struct writer *w, struct err *e);
 int writer_codebook(struct writer *w, unsigned layer, enum matrix m, unsigned stage,
                     const uint16_t *entries, struct err *e);
 unsigned writer_codebook_base(const struct writer *w, unsigned layer);
+/* The layer's codebooks are all given: keep them in a file of their own, codebooks-L{n}.bin, until
+ * writer_finish has merged and removed it. For makers that cannot make them again at once. */
+int writer_codebooks_part(struct writer *w, unsigned layer, struct err *e);
+/* Is such a file there, whole, from a run that was interrupted? Then its codebooks are given. */
+bool writer_codebooks_keep(struct writer *w, unsigned layer);
+/* [entries][8] f16, as given; borrowed. NULL: it was not. */
+const uint16_t *writer_codebook_at(const struct writer *w, unsigned layer, enum matrix m,
+                                   unsigned stage);
 
 /* Is a finished bank there (size, headers of the first and the last record)? Then it is kept. */
 bool writer_bank_keep(struct writer *w, unsigned layer);
@@ -76,6 +84,10 @@ int writer_bank_begin(struct writer *w, unsigned layer, struct err *e);
  * page-aligned; the caller has zeroed the padding. Each expert once. */
 int writer_record(struct writer *w, unsigned layer, unsigned expert, uint8_t *bytes, struct err *e);
 int writer_bank_end(struct writer *w, unsigned layer, struct err *e);
+/* Read one record of a finished bank back and check header and checksum: before its source is
+ * deleted. scratch: a record's bytes. Any thread. */
+int writer_bank_check(const struct writer *w, unsigned layer, unsigned expert, uint8_t *scratch,
+                      struct err *e);
 
 /* A small file beside the others, whole, replaced atomically. */
 int writer_side_file(struct writer *w, const char *name, const void *bytes, size_t n,

@@ -105,7 +105,7 @@ static int read_kda_layers(struct hparams *hp, const struct json_at *at, struct 
 static int read_kda(struct hparams *hp, const struct json_at *config, struct err *e)
 {
     struct json_at at;
-    float bound;
+    float bound = 0;
 
     if (json_enter(&at, config, "linear_attn_config", e))
         return e->code;

@@ -1,0 +1,694 @@
+#include "model/convert.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <libdeflate.h>
+#include <math.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/half.h"
+#include "base/machine.h"
+#include "expertfs/quantise.h"
+#include "expertfs/unfinished.h"
+#include "model/rvq_encode.h"
+#include "model/work.h"
+
+/* What an interrupted run was making; its `member` is in the manifest afterwards. */
+static const char state_file[] = "waste-convert.json", member[] = "waste_convert";
+
+enum { VERSION = 1 }; /* of fitting and encoding: another version may give other bytes */
+enum { STAGES = 3, ENTRIES = 256, INDEX_BITS = 8, TRUNK_BITS = 4, SAMPLE = 12 };
+enum { VECTORS = 300000, ITERATIONS = 50 }; /* of a matrix's codebooks */
+enum { CHUNK_FLOATS = 1 << 20, ENTRY_BYTES = 400, GENERATION_BYTES = 16 << 20 };
+
+struct chunk { /* rows of the container's tensor */
+    unsigned item;
+    uint64_t row, n;
+};
+
+struct convert {
+    struct convert_options o; /* defaults filled in */
+    struct convert_plan plan;
+    struct convert_result result;
+    struct checkpoint *source;
+    int dirfd; /* of the source */
+    struct release release;
+    struct hparams hp;
+    struct tensor_map map;
+    struct record_layout layout;
+    json_t *identity;
+    struct unfinished before;
+    struct reclaim *reclaim;
+    struct writer *writer;
+    struct kernels kernels;
+    struct team *team;
+    struct progress *progress, nobody;
+    struct chunk *chunk;
+    unsigned n_chunks;
+    float *values[THREADS_MAX]; /* a matrix, or rows of the trunk */
+    uint8_t *record[THREADS_MAX];
+    float *books[MATRICES]; /* [stages][entries][8] */
+};
+
+/* ---- before: what is there, and is it whole ---- */
+
+static void fill_in(struct convert_options *o)
+{
+    o->stages = o->stages ? o->stages : STAGES;
+    o->entries = o->entries ? o->entries : ENTRIES;
+    o->index_bits = o->index_bits ? o->index_bits : INDEX_BITS;
+    o->trunk_bits = o->trunk_bits ? o->trunk_bits : TRUNK_BITS;
+    o->sample = o->sample ? o->sample : SAMPLE;
+    o->threads = o->threads ? o->threads : machine_cores();
+    o->threads = o->threads < THREADS_MAX ? o->threads : THREADS_MAX;
+}
+
+static int read_release(struct convert *cv, struct err *e)
+{
+    static const char name[] = "generation_config.json";
+    json_t *generation = NULL;
+    char *text;
+    size_t n;
+    int bad;
+
+    if (release_file(&text, &n, cv->dirfd, name, GENERATION_BYTES, e))
+        return e->code;
+    bad = text ? json_parse(&generation, text, n, name, e) : 0;
+    free(text);
+    bad = bad || release_read(&cv->release, checkpoint_config(cv->source), generation, e) ||
+          hparams_read(&cv->hp, cv->release.config, e);
+    json_decref(generation);
+    return bad ? e->code : 0;
+}
+
+/* What the bytes depend on: the source, and how it is converted. */
+static int name_it(struct convert *cv, struct err *e)
+{
+    const struct convert_options *o = &cv->o;
+    char *config = json_dumps(cv->release.config, JSON_COMPACT | JSON_SORT_KEYS), source[16];
+    uint32_t crc;
+
+    if (!config)
+        return err_set(e, ERR_NOMEM, "config.json");
+    crc = libdeflate_crc32(0, config, strlen(config));
+    free(config);
+    for (unsigned i = 0; i < checkpoint_n_tensors(cv->source); i++) {
+        const char *name = checkpoint_tensor(cv->source, i)->name;
+
+        crc = libdeflate_crc32(crc, name, strlen(name) + 1);
+    }
+    snprintf(source, sizeof(source), "%08x", crc);
+    cv->identity = json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i}", "source", source, "stages",
+                             (int)o->stages, "entries", (int)o->entries, "index_bits",
+                             (int)o->index_bits, "trunk_bits", (int)o->trunk_bits, "router_bits",
+                             (int)o->router_bits, "sample", (int)o->sample, "version", VERSION);
+    return cv->identity ? 0 : err_set(e, ERR_NOMEM, "%s", o->dir);
+}
+
+static int look_at_directory(struct convert *cv, struct err *e)
+{
+    if (unfinished_look(&cv->before, cv->o.dir, state_file, member, cv->identity,
+                        "not by waste convert", e))
+        return e->code;
+    if (cv->before.found == FOUND_NOTHING && cv->o.resume)
+        return err_set(e, ERR_ARG, "%s: no unfinished conversion is there", cv->o.dir);
+    cv->plan.unfinished = cv->before.found == FOUND_UNFINISHED;
+    cv->plan.complete = cv->before.found == FOUND_SEALED;
+    return 0;
+}
+
+static uint64_t item_row_bytes(const struct trunk_item *t, uint64_t *rows)
+{
+    uint32_t groups;
+    uint64_t codes = trunk_row_bytes(t->fmt, t->dim[t->rank - 1], &groups);
+
+    *rows = 1;
+    for (unsigned d = 0; d + 1 < t->rank; d++)
+        *rows *= t->dim[d];
+    return codes + 2 * (uint64_t)groups;
+}
+
+/* About: the manifest, and the files that are taken over. */
+static uint64_t side_bytes(const struct convert *cv)
+{
+    static const char *const taken[] = {"config.json", "tiktoken.model", "tokenizer.model",
+                                        "tokenizer_config.json", "chat_template.jinja"};
+    uint64_t bytes = (uint64_t)cv->map.n_trunk * ENTRY_BYTES + 65536;
+    struct stat st;
+
+    for (unsigned i = 0; i < sizeof(taken) / sizeof(*taken); i++)
+        bytes += fstatat(cv->dirfd, taken[i], &st, 0) ? 0 : (uint64_t)st.st_size;
+    return bytes;
+}
+
+static int make_plan(struct convert *cv, struct err *e)
+{
+    struct convert_plan *p = &cv->plan;
+    const struct hparams *hp = &cv->hp;
+
+    p->arch = cv->release.arch;
+    p->layers = hp->n_layers;
+    p->experts = hp->n_experts;
+    p->moe_layers = hp->n_experts ? hp->n_layers - hp->first_dense : 0;
+    p->tensors = cv->map.n_trunk;
+    p->dropped = cv->map.n_dropped;
+    for (unsigned i = 0; i < cv->map.n_trunk; i++) {
+        uint64_t rows, row = item_row_bytes(&cv->map.trunk[i], &rows);
+
+        p->trunk_bytes += rows * row;
+    }
+    if (hp->n_experts && record_layout_init(&cv->layout, hp->latent, hp->inter, cv->o.stages,
+                                            cv->o.entries, cv->o.index_bits, e))
+        return e->code;
+    p->record_bytes = cv->layout.bytes;
+    p->bank_bytes = p->record_bytes * p->experts;
+    p->codebook_bytes = (uint64_t)p->moe_layers * MATRICES * cv->o.stages *
+                        (FORMAT_CODEBOOK_HEADER + 2ull * cv->o.entries * FORMAT_VEC_DIM);
+    p->side_bytes = side_bytes(cv);
+    p->total_bytes =
+        p->trunk_bytes + p->codebook_bytes + p->side_bytes + p->moe_layers * p->bank_bytes;
+    return 0;
+}
+
+int convert_open(struct convert **out, const struct convert_options *o, struct err *e)
+{
+    struct convert *cv = calloc(1, sizeof(*cv));
+    struct trunk_widths w;
+
+    if (!cv)
+        return err_set(e, ERR_NOMEM, "convert");
+    cv->dirfd = -1;
+    cv->o = *o;
+    fill_in(&cv->o);
+    w = (struct trunk_widths){.bits = cv->o.trunk_bits, .router = cv->o.router_bits};
+    if (checkpoint_open(&cv->source, o->source, e)) {
+        convert_close(cv);
+        return e->code;
+    }
+    cv->dirfd = open(o->source, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (cv->dirfd < 0)
+        err_sys(e, errno, "%s", o->source);
+    else if (!read_release(cv, e) && !name_it(cv, e) && !look_at_directory(cv, e) &&
+             !tensor_map_init(&cv->map, cv->source, &cv->release, &cv->hp, &w,
+                              json_object_get(cv->before.state, "trunk"), e) &&
+             !make_plan(cv, e) &&
+             !reclaim_open(&cv->reclaim, cv->source, &cv->map, o->dir, o->reclaim, e)) {
+        *out = cv;
+        return 0;
+    }
+    convert_close(cv);
+    return e->code;
+}
+
+const struct convert_plan *convert_plan(const struct convert *cv)
+{
+    return &cv->plan;
+}
+
+void convert_close(struct convert *cv)
+{
+    if (!cv)
+        return;
+    writer_close(cv->writer);
+    team_close(cv->team);
+    reclaim_close(cv->reclaim);
+    for (unsigned i = 0; i < THREADS_MAX; i++) {
+        free(cv->values[i]);
+        free(cv->record[i]);
+    }
+    for (unsigned k = 0; k < MATRICES; k++)
+        free(cv->books[k]);
+    free(cv->chunk);
+    json_decref(cv->before.state);
+    json_decref(cv->identity);
+    tensor_map_release(&cv->map);
+    release_release(&cv->release);
+    if (cv->dirfd >= 0)
+        close(cv->dirfd);
+    checkpoint_close(cv->source);
+    free(cv);
+}
+
+static void count(struct convert *cv, uint64_t bytes)
+{
+    atomic_fetch_add(&cv->progress->done, bytes);
+    atomic_fetch_add(&cv->progress->bytes, bytes);
+}
+
+/* ---- the trunk ---- */
+
+static int list_trunk(struct convert *cv, struct err *e)
+{
+    for (unsigned i = 0; i < cv->map.n_trunk; i++) {
+        const struct trunk_item *t = &cv->map.trunk[i];
+        uint64_t rows, at_once = CHUNK_FLOATS / t->dim[t->rank - 1], n;
+        struct chunk *more;
+        unsigned id;
+
+        item_row_bytes(t, &rows);
+        at_once = at_once ? at_once : 1;
+        n = (rows + at_once - 1) / at_once;
+        more = realloc(cv->chunk, (cv->n_chunks + n) * sizeof(*more));
+        if (!more)
+            return err_set(e, ERR_NOMEM, "a trunk of %u tensors", cv->map.n_trunk);
+        cv->chunk = more;
+        for (uint64_t row = 0; row < rows; row += at_once)
+            more[cv->n_chunks++] =
+                (struct chunk){i, row, rows - row < at_once ? rows - row : at_once};
+        if (writer_trunk_add(cv->writer, &id, t->name, t->fmt, t->dim, t->rank, e))
+            return e->code;
+    }
+    return 0;
+}
+
+static int trunk_chunk(void *arg, unsigned i, unsigned thread, struct err *e)
+{
+    struct convert *cv = arg;
+    const struct chunk *c = &cv->chunk[i];
+    const struct trunk_item *t = &cv->map.trunk[c->item];
+    uint64_t rows, row_bytes = item_row_bytes(t, &rows);
+    uint64_t wide = t->dim[t->rank - 1] / t->source->cols; /* source rows in one of ours */
+
+    if (checkpoint_read(cv->source, t->source, c->row * wide, c->n * wide, cv->values[thread], e) ||
+        writer_trunk_f32(cv->writer, c->item, c->row, c->n, cv->values[thread], e))
+        return e->code;
+    count(cv, c->n * row_bytes);
+    return 0;
+}
+
+static bool is_present(const struct convert *cv, const struct source_tensor *t)
+{
+    return checkpoint_shard_present(cv->source, t->shard) &&
+           checkpoint_shard_present(cv->source, t->scale_shard);
+}
+
+static int make_trunk(struct convert *cv, struct err *e)
+{
+    if (!writer_trunk_keep(cv->writer) &&
+        (writer_trunk_begin(cv->writer, e) ||
+         work_all(cv->team, cv->n_chunks, trunk_chunk, cv, cv->progress, e) ||
+         writer_trunk_end(cv->writer, e)))
+        return e->code;
+    return reclaim_trunk(cv->reclaim, e);
+}
+
+/* ---- a layer's codebooks ---- */
+
+struct fitting { /* the sample for one matrix of one layer */
+    struct convert *cv;
+    unsigned layer;
+    enum matrix m;
+    unsigned step; /* between the experts that are sampled */
+    size_t take;   /* vectors of each */
+    float *vectors;
+};
+
+/* splitmix64 */
+static uint64_t next_random(uint64_t *state)
+{
+    uint64_t z = *state += 0x9e3779b97f4a7c15u;
+
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+}
+
+static uint64_t seed_of(unsigned layer, enum matrix m, unsigned expert)
+{
+    uint64_t state = ((uint64_t)layer << 32 | expert) * MATRICES + m;
+
+    return next_random(&state);
+}
+
+static int read_matrix(struct convert *cv, unsigned layer, unsigned expert, enum matrix m,
+                       float *out, struct err *e)
+{
+    const struct source_tensor *t = tensor_map_expert(&cv->map, layer, expert, m);
+
+    return checkpoint_read(cv->source, t, 0, t->rows, out, e);
+}
+
+static float largest(const float *x, uint32_t n)
+{
+    float most = 1e-8f;
+
+    for (uint32_t i = 0; i < n; i++)
+        most = fabsf(x[i]) > most ? fabsf(x[i]) : most;
+    return most;
+}
+
+/* `take` of an expert's vectors, each as likely as any other, in their order (Knuth 3.4.2, S). */
+static int sample_expert(void *arg, unsigned i, unsigned thread, struct err *e)
+{
+    const struct fitting *f = arg;
+    struct convert *cv = f->cv;
+    uint32_t rows = record_rows(&cv->layout, f->m), cols = record_cols(&cv->layout, f->m);
+    uint64_t random = seed_of(f->layer, f->m, i * f->step);
+    uint64_t left = (uint64_t)rows * (cols / FORMAT_VEC_DIM);
+    float *out = f->vectors + i * f->take * FORMAT_VEC_DIM, *w = cv->values[thread];
+    size_t want = f->take;
+
+    if (read_matrix(cv, f->layer, i * f->step, f->m, w, e))
+        return e->code;
+    for (uint32_t r = 0; r < rows && want; r++) {
+        const float *row = w + (size_t)r * cols;
+        float most = largest(row, cols);
+
+        for (uint32_t c = 0; c < cols; c += FORMAT_VEC_DIM, left--) {
+            if (next_random(&random) % left >= want)
+                continue;
+            for (unsigned d = 0; d < FORMAT_VEC_DIM; d++)
+                *out++ = row[c + d] / most;
+            want--;
+        }
+    }
+    return 0;
+}
+
+static int give_books(struct convert *cv, unsigned layer, enum matrix m, struct err *e)
+{
+    uint16_t entries[FORMAT_ENTRIES_MAX * FORMAT_VEC_DIM];
+    unsigned n = cv->o.entries * FORMAT_VEC_DIM;
+
+    for (unsigned s = 0; s < cv->o.stages; s++) {
+        for (unsigned i = 0; i < n; i++)
+            entries[i] = f32_to_half(cv->books[m][s * n + i]);
+        if (writer_codebook(cv->writer, layer, m, s, entries, e))
+            return e->code;
+    }
+    return 0;
+}
+
+static int fit_matrix(struct convert *cv, unsigned layer, enum matrix m, struct err *e)
+{
+    const struct rvq_fit fit = {.stages = cv->o.stages,
+                                .entries = cv->o.entries,
+                                .iterations = ITERATIONS,
+                                .seed = seed_of(layer, m, FORMAT_EXPERTS_MAX)};
+    unsigned experts = cv->hp.n_experts, step = experts / cv->o.sample;
+    unsigned n = experts < cv->o.sample ? experts : cv->o.sample;
+    struct fitting f = {
+        .cv = cv, .layer = layer, .m = m, .step = step ? step : 1, .take = VECTORS / n};
+    size_t all = (size_t)record_rows(&cv->layout, m) * (record_cols(&cv->layout, m) / 8);
+    void *scratch;
+    int bad;
+
+    f.take = f.take ? f.take : 1;
+    f.take = f.take < all ? f.take : all;
+    f.vectors = malloc(n * f.take * FORMAT_VEC_DIM * sizeof(float));
+    scratch = malloc(rvq_fit_scratch_bytes(&fit, n * f.take));
+    if (!f.vectors || !scratch)
+        bad = err_set(e, ERR_NOMEM, "codebooks of %zu vectors", n * f.take);
+    else
+        bad = work_all(cv->team, n, sample_expert, &f, cv->progress, e) ||
+              rvq_fit_books(&fit, f.vectors, n * f.take, cv->books[m], scratch, &cv->kernels,
+                            cv->team, e) ||
+              give_books(cv, layer, m, e);
+    free(scratch);
+    free(f.vectors);
+    return bad ? err_wrap(e, "layer %u %s", layer, matrix_name(m)) : 0;
+}
+
+/* Those of an earlier run, or new ones, on stable storage before a record refers to them. */
+static int make_codebooks(struct convert *cv, unsigned layer, bool kept, struct err *e)
+{
+    unsigned n = cv->o.entries * FORMAT_VEC_DIM;
+
+    for (enum matrix m = MATRIX_GATE; m < MATRICES; m++) {
+        if (!kept && fit_matrix(cv, layer, m, e))
+            return e->code;
+        for (unsigned s = 0; kept && s < cv->o.stages; s++) {
+            const uint16_t *half = writer_codebook_at(cv->writer, layer, m, s);
+
+            for (unsigned i = 0; i < n; i++)
+                cv->books[m][s * n + i] = half_to_f32(half[i]);
+        }
+    }
+    return kept ? 0 : writer_codebooks_part(cv->writer, layer, e);
+}
+
+/* ---- a layer's bank ---- */
+
+struct bank_work {
+    struct convert *cv;
+    unsigned layer;
+};
+
+static int make_record(void *arg, unsigned expert, unsigned thread, struct err *e)
+{
+    const struct bank_work *b = arg;
+    struct convert *cv = b->cv;
+    const struct record_layout *l = &cv->layout;
+    unsigned layer = b->layer;
+    uint8_t *record = cv->record[thread];
+
+    memset(record, 0, l->bytes);
+    for (enum matrix m = MATRIX_GATE; m < MATRICES; m++) {
+        uint16_t *scale = (uint16_t *)(void *)(record + l->scale_off[m]);
+        uint32_t rows = record_rows(l, m);
+
+        if (read_matrix(cv, layer, expert, m, cv->values[thread], e))
+            return e->code;
+        rvq_encode_rows(record + l->index_off[m], scale, cv->values[thread], cv->books[m], l, m, 0,
+                        rows, &cv->kernels);
+        for (uint32_t r = 0; r < rows; r++)
+            if (!half_finite(scale[r]))
+                return err_set(e, ERR_CORRUPT, "\"%s\" row %u: a value has no f16 scale",
+                               tensor_map_expert(&cv->map, layer, expert, m)->name, r);
+    }
+    if (writer_record(cv->writer, layer, expert, record, e))
+        return e->code;
+    count(cv, l->bytes);
+    return 0;
+}
+
+static int check_record(void *arg, unsigned expert, unsigned thread, struct err *e)
+{
+    const struct bank_work *b = arg;
+
+    return writer_bank_check(b->cv->writer, b->layer, expert, b->cv->record[thread], e);
+}
+
+static int make_layer(struct convert *cv, unsigned layer, struct err *e)
+{
+    bool books = writer_codebooks_keep(cv->writer, layer);
+    struct bank_work b = {cv, layer};
+
+    if (books && writer_bank_keep(cv->writer, layer)) {
+        cv->result.banks_kept++;
+    } else if (make_codebooks(cv, layer, books, e) || writer_bank_begin(cv->writer, layer, e) ||
+               work_all(cv->team, cv->hp.n_experts, make_record, &b, cv->progress, e) ||
+               writer_bank_end(cv->writer, layer, e)) {
+        return e->code;
+    }
+    /* What is deleted cannot be converted again: every checksum is read back first. */
+    if (cv->o.reclaim == RECLAIM_ON &&
+        work_all(cv->team, cv->hp.n_experts, check_record, &b, cv->progress, e))
+        return e->code;
+    return reclaim_layer(cv->reclaim, layer, e);
+}
+
+/* ---- all of it ---- */
+
+static bool bank_there(const struct convert *cv, unsigned layer)
+{
+    char name[32];
+
+    snprintf(name, sizeof(name), "experts-L%u.bin", layer);
+    return writer_file_bytes(cv->writer, name) == cv->plan.bank_bytes;
+}
+
+/* Bytes that are still to be written, at most. */
+static uint64_t bytes_left(const struct convert *cv)
+{
+    uint64_t left = cv->plan.total_bytes - cv->plan.side_bytes - cv->plan.codebook_bytes;
+
+    if (writer_file_bytes(cv->writer, "trunk.bin") == cv->plan.trunk_bytes)
+        left -= cv->plan.trunk_bytes;
+    for (unsigned l = cv->map.first_dense; cv->map.n_experts && l < cv->map.n_layers; l++)
+        left -= bank_there(cv, l) ? cv->plan.bank_bytes : 0;
+    return left;
+}
+
+/* Shards that go make room, where both are on one disk: then two banks are enough, as a bank is
+ * never larger than what it is made of. */
+static int check_space(const struct convert *cv, struct err *e)
+{
+    const struct convert_plan *p = &cv->plan;
+    uint64_t need = bytes_left(cv), least = p->trunk_bytes + 2 * p->bank_bytes;
+    struct stat from, to;
+
+    if (cv->o.reclaim == RECLAIM_ON && !fstat(cv->dirfd, &from) && !stat(cv->o.dir, &to) &&
+        from.st_dev == to.st_dev && least < need)
+        need = least;
+    return writer_check_space(cv->writer, need + p->side_bytes + 2 * p->codebook_bytes, e);
+}
+
+/* Shards that are gone must be ones that nothing is left to be made of. */
+static int check_shards(const struct convert *cv, struct err *e)
+{
+    bool trunk = writer_file_bytes(cv->writer, "trunk.bin") == cv->plan.trunk_bytes;
+
+    for (unsigned i = 0; i < cv->map.n_trunk && !trunk; i++) {
+        const struct source_tensor *t = cv->map.trunk[i].source;
+
+        if (!is_present(cv, t))
+            return err_set(e, ERR_IO,
+                           "\"%s\": its shard %s was reclaimed, but the trunk is not "
+                           "finished",
+                           t->name, checkpoint_shard(cv->source, t->shard));
+    }
+    for (unsigned l = cv->map.first_dense; cv->map.n_experts && l < cv->map.n_layers; l++) {
+        if (bank_there(cv, l))
+            continue;
+        for (unsigned i = 0; i < cv->map.n_experts * MATRICES; i++) {
+            const struct source_tensor *t =
+                tensor_map_expert(&cv->map, l, i / MATRICES, i % MATRICES);
+
+            if (!is_present(cv, t))
+                return err_set(e, ERR_IO,
+                               "\"%s\": its shard %s was reclaimed, but layer %u is not "
+                               "finished",
+                               t->name, checkpoint_shard(cv->source, t->shard), l);
+        }
+    }
+    return 0;
+}
+
+/* The trunk's list as well: with its shards gone, nobody else knows the shapes. */
+static int write_state(struct convert *cv, struct err *e)
+{
+    json_t *list = json_array(),
+           *state = json_pack("{s:O, s:o}", member, cv->identity, "trunk", list);
+    char *text;
+    int bad;
+
+    for (unsigned i = 0; i < cv->map.n_trunk && state; i++) {
+        const struct trunk_item *t = &cv->map.trunk[i];
+        json_t *shape = json_array();
+
+        for (unsigned d = 0; d < t->rank; d++)
+            json_array_append_new(shape, json_integer(t->dim[d]));
+        json_array_append_new(
+            list, json_pack("{s:s, s:i, s:o}", "name", t->name, "fmt", t->fmt, "shape", shape));
+    }
+    text = state ? json_dumps(state, JSON_COMPACT) : NULL;
+    json_decref(state);
+    if (!text)
+        return err_set(e, ERR_NOMEM, "%s", state_file);
+    bad = writer_side_file(cv->writer, state_file, text, strlen(text), e);
+    free(text);
+    return bad;
+}
+
+static int take_memory(struct convert *cv, struct err *e)
+{
+    size_t floats = (size_t)cv->hp.latent * cv->hp.inter, rounded = cv->layout.bytes;
+
+    if (team_open(&cv->team, cv->o.threads, NULL, e))
+        return e->code;
+    floats = cv->hp.n_experts && floats > CHUNK_FLOATS ? floats : CHUNK_FLOATS;
+    for (unsigned i = 0; i < cv->map.n_trunk; i++) {
+        const struct trunk_item *t = &cv->map.trunk[i];
+
+        floats = t->dim[t->rank - 1] > floats ? t->dim[t->rank - 1] : floats;
+    }
+    for (unsigned i = 0; i < team_size(cv->team); i++) {
+        cv->values[i] = malloc(floats * sizeof(float));
+        cv->record[i] = aligned_alloc(FORMAT_PAGE, rounded ? rounded : FORMAT_PAGE);
+        if (!cv->values[i] || !cv->record[i])
+            return err_set(e, ERR_NOMEM, "%u threads of %zu bytes; use fewer", cv->o.threads,
+                           floats * sizeof(float) + rounded);
+    }
+    for (unsigned k = 0; k < MATRICES; k++) {
+        cv->books[k] =
+            malloc((size_t)cv->o.stages * cv->o.entries * FORMAT_VEC_DIM * sizeof(float));
+        if (!cv->books[k])
+            return err_set(e, ERR_NOMEM, "codebooks");
+    }
+    return 0;
+}
+
+static int open_writer(struct convert *cv, struct err *e)
+{
+    const struct writer_options o = {.config = cv->release.config,
+                                     .arch = cv->release.arch,
+                                     .prefix = cv->release.prefix,
+                                     .stages = cv->o.stages,
+                                     .entries = cv->o.entries,
+                                     .index_bits = cv->o.index_bits,
+                                     .direct = !cv->o.buffered};
+
+    return writer_open(&cv->writer, cv->o.dir, &o, e);
+}
+
+static int make_all(struct convert *cv, struct err *e)
+{
+    json_t *extra;
+    int bad;
+
+    if (open_writer(cv, e) || list_trunk(cv, e) || check_shards(cv, e) || check_space(cv, e) ||
+        take_memory(cv, e))
+        return e->code;
+    atomic_store(&cv->progress->total, bytes_left(cv)); /* from here on something is written */
+    if (write_state(cv, e) || release_files_write(cv->writer, cv->dirfd, &cv->release,
+                                                  cv->map.vision, &cv->result.notices, e))
+        return e->code;
+    if (make_trunk(cv, e))
+        return e->code;
+    for (unsigned l = cv->map.first_dense; cv->map.n_experts && l < cv->map.n_layers; l++)
+        if (make_layer(cv, l, e))
+            return e->code;
+    extra = json_pack("{s:O}", member, cv->identity);
+    bad = writer_finish(cv->writer, extra, e);
+    json_decref(extra);
+    if (!bad)
+        writer_remove(cv->writer, state_file);
+    return bad;
+}
+
+/* Killed between the last two steps: what only an unfinished container has is still there. */
+static void tidy(const struct convert *cv)
+{
+    int dirfd = open(cv->o.dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+    if (dirfd < 0)
+        return;
+    for (unsigned l = cv->map.first_dense; cv->map.n_experts && l < cv->map.n_layers; l++) {
+        char name[32];
+
+        snprintf(name, sizeof(name), "codebooks-L%u.bin", l);
+        unlinkat(dirfd, name, 0);
+    }
+    unlinkat(dirfd, state_file, 0);
+    close(dirfd);
+}
+
+int convert_run(struct convert *cv, struct progress *progress, struct convert_result *result,
+                struct err *e)
+{
+    int bad = 0;
+
+    cv->progress = progress ? progress : &cv->nobody;
+    kernels_init(&cv->kernels, cv->o.cpu, PROFILE_F32);
+    progress_begin(cv->progress, PHASE_CONVERT, 0);
+    if (cv->plan.complete) {
+        tidy(cv);
+    } else {
+        unsigned before = fp_begin();
+
+        bad = make_all(cv, e);
+        fp_end(before);
+    }
+    cv->result.bytes = atomic_load(&cv->progress->bytes);
+    cv->result.shards_reclaimed = reclaim_count(cv->reclaim);
+    cv->result.shard_bytes_reclaimed = reclaim_bytes(cv->reclaim);
+    if (result)
+        *result = cv->result;
+    return bad;
+}

@@ -1,0 +1,31 @@
+/* model/reclaim.h - source shards that are deleted while they are converted, for disks that cannot
+ * hold both.
+ *
+ * Every tensor has one consumer, a layer or the trunk; a shard may go when all consumers of its
+ * tensors are done and on stable storage. The ledger `.reclaimed` beside the shards names one
+ * before it is deleted, so that a later run knows it from one that was never downloaded.
+ */
+#ifndef MODEL_RECLAIM_H
+#define MODEL_RECLAIM_H
+
+#include "model/convert_names.h"
+
+enum reclaim_mode { RECLAIM_OFF, RECLAIM_DRY, RECLAIM_ON };
+
+struct reclaim;
+
+/* RECLAIM_OFF: nothing is ever deleted. The checkpoint and the map must outlive it. ERR_ARG: source
+ * and container lie in each other, or a shard is a symbolic link (deleting it frees nothing). */
+int reclaim_open(struct reclaim **out, struct checkpoint *c, const struct tensor_map *m,
+                 const char *container, enum reclaim_mode mode, struct err *e);
+void reclaim_close(struct reclaim *r); /* NULL-safe */
+
+/* This consumer is done, whether now or by an earlier run: delete (or with RECLAIM_DRY, count) what
+ * nobody else needs. ERR_IO. */
+int reclaim_trunk(struct reclaim *r, struct err *e);
+int reclaim_layer(struct reclaim *r, unsigned layer, struct err *e);
+
+unsigned reclaim_count(const struct reclaim *r); /* shards so far */
+uint64_t reclaim_bytes(const struct reclaim *r); /* of them */
+
+#endif

@@ -1,0 +1,44 @@
+#include "model/work.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+struct work {
+    work_fn *fn;
+    void *arg;
+    const struct progress *progress;
+    atomic_bool stop;
+    pthread_mutex_t lock;
+    struct err first;
+};
+
+static void work_range(void *arg, unsigned i0, unsigned i1, unsigned thread)
+{
+    struct work *work = arg;
+    struct err e = {0};
+
+    for (unsigned i = i0; i < i1 && !atomic_load(&work->stop); i++) {
+        if (work->progress && progress_cancelled(work->progress))
+            err_set(&e, ERR_CANCELLED, "cancelled");
+        else if (!work->fn(work->arg, i, thread, &e))
+            continue;
+        pthread_mutex_lock(&work->lock);
+        if (!work->first.code)
+            work->first = e;
+        pthread_mutex_unlock(&work->lock);
+        atomic_store(&work->stop, true);
+    }
+}
+
+int work_all(struct team *t, unsigned n, work_fn *fn, void *arg, const struct progress *progress,
+             struct err *e)
+{
+    struct work work = {.fn = fn, .arg = arg, .progress = progress};
+
+    pthread_mutex_init(&work.lock, NULL);
+    team_for(t, n, 1, work_range, &work);
+    pthread_mutex_destroy(&work.lock);
+    if (work.first.code)
+        *e = work.first;
+    return work.first.code;
+}

@@ -1,0 +1,527 @@
+"""`waste convert` and `waste verify --against`, on tiny checkpoints of every family. The trunk is
+recomputed here from its published recipe alone."""
+
+import filecmp
+import json
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from conftest import BINARY, BUDGET, FAMILIES, clean_env, waste, waste_error, waste_json
+
+np = pytest.importorskip("numpy")
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+
+import oracle_checkpoint as och  # noqa: E402
+
+STATE = "waste-convert.json"
+PATCH = "vision_tower.patch_embed.proj.weight"
+# Large enough for every format of the trunk, with partial groups.
+WIDE = {"kimi-linear": {"hidden_size": 264, "intermediate_size": 320},
+        "k3": {"hidden_size": 264, "intermediate_size": 320},
+        "deepseek": {"hidden_size": 264, "intermediate_size": 320},
+        "k2": {"hidden_size": 264, "intermediate_size": 320}}
+
+
+@pytest.fixture(scope="session")
+def sources(tmp_path_factory):
+    """{family: directory}; do not change them."""
+    top = tmp_path_factory.mktemp("sources")
+    for family in FAMILIES:
+        och.write_checkpoint(family, top / family, overrides=WIDE[family])
+    return {family: top / family for family in FAMILIES}
+
+
+@pytest.fixture(scope="session")
+def small(tmp_path_factory):
+    """A directory with a checkpoint that converts in no time; do not change it."""
+    top = tmp_path_factory.mktemp("small")
+    och.write_checkpoint("k3", top / "k3")
+    waste("convert", "--src", top / "k3", "--out", top / "k3.waste", check=0)
+    return top
+
+
+@pytest.fixture
+def source(small, tmp_path):
+    """A copy of it, to be spoilt."""
+    return Path(shutil.copytree(small / "k3", tmp_path / "k3"))
+
+
+@pytest.fixture(scope="session")
+def converted(sources, tmp_path_factory):
+    top = tmp_path_factory.mktemp("converted")
+    out = {}
+    for family, source in sources.items():
+        out[family] = top / f"{family}.waste"
+        waste_json("convert", "--src", source, "--out", out[family])
+    return out
+
+
+def manifest(path):
+    return json.loads((path / "manifest.json").read_text("ascii"))
+
+
+def same_files(a, b):
+    names = sorted(p.name for p in Path(a).iterdir())
+    assert names == sorted(p.name for p in Path(b).iterdir())
+    _, different, errors = filecmp.cmpfiles(a, b, names, shallow=False)
+    assert not different and not errors, different + errors
+
+
+# ---- the trunk, from its recipe ----
+
+F32, Q8G, Q4G = 0, 2, 3
+
+
+def tensor_format(name, shape, bits=4, router=0):
+    n = int(np.prod(shape))
+    vision = name.startswith(("vision_tower.", "mm_projector."))
+    if vision and len(shape) > 2:
+        return Q8G
+    if len(shape) == 1 or n < 65536 or name.endswith(("_conv1d.weight", "A_log", "dt_bias")):
+        return F32
+    if vision or name.endswith(("embed_tokens.weight", "lm_head.weight")):
+        return Q8G
+    if router == 8 and name.endswith(("block_sparse_moe.gate.weight", ".b_proj.weight")):
+        return Q8G
+    return Q8G if bits == 8 else Q4G
+
+
+def tensor_bytes(x, fmt):
+    x = np.ascontiguousarray(x, np.float32).reshape(-1, x.shape[-1])
+    if fmt == F32:
+        return x.tobytes()
+    most, low = {Q8G: (127, -127), Q4G: (7, -8)}[fmt]
+    padded = np.pad(x, ((0, 0), (0, -x.shape[1] % 128))).reshape(len(x), -1, 128)
+    scale = np.maximum(np.abs(padded).max(axis=2), np.float32(1e-8)) / np.float32(most)
+    q = np.clip(np.rint(padded / scale[:, :, None]), low, most).astype(np.int8).reshape(len(x), -1)
+    codes = q.view(np.uint8)
+    if fmt == Q4G:
+        u = (q + 8).astype(np.uint8)
+        codes = u[:, ::2] | u[:, 1::2] << 4
+    return codes.tobytes() + scale.astype(np.float16).tobytes()
+
+
+def container_name(name, deepseek):
+    if deepseek and (name.endswith((".mlp.gate.weight", ".mlp.gate.e_score_correction_bias")) or
+                     ".mlp.shared_experts." in name):
+        return name.replace(".mlp.", ".block_sparse_moe.", 1)
+    return name
+
+
+def flat(name, x):
+    if name.startswith(("vision_tower.", "mm_projector.")):
+        if x.ndim == 4:
+            return x.reshape(len(x), -1)
+        if x.ndim == 3:
+            return x.reshape(-1, x.shape[2])
+    return x
+
+
+def expected_trunk(family, source, **widths):
+    c = och.Checkpoint(source)
+    n_layers, entries, data = c.config["num_hidden_layers"], [], b""
+    for name in sorted(c.logical):
+        parts = name.removeprefix(c.prefix).split(".")
+        if parts[:2] == ["model", "layers"] and int(parts[2]) >= n_layers or ".experts." in name:
+            continue
+        ours = container_name(name, family in ("deepseek", "k2"))
+        x = c.logical[name]
+        fmt = tensor_format(ours, x.shape, **widths)
+        x = flat(ours, x)
+        piece = tensor_bytes(x, fmt)
+        entries.append((ours, fmt, list(x.shape), len(data), len(piece)))
+        data += piece
+    return entries, data
+
+
+def trunk_list(path):
+    return [(t["name"], t["fmt"], t["shape"], t["off"], t["bytes"]) for t in manifest(path)["trunk"]]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_trunk_is_the_published_recipes_to_the_byte(sources, converted, family):
+    entries, data = expected_trunk(family, sources[family])
+    assert trunk_list(converted[family]) == entries
+    assert (converted[family] / "trunk.bin").read_bytes() == data
+    assert {Q8G, Q4G, F32} == {t[1] for t in entries}
+
+
+def test_widths_on_request(sources, tmp_path):
+    for i, (args, widths) in enumerate([(["--trunk-bits", "8"], {"bits": 8}),
+                                        (["--router-bits", "8"], {"router": 8})]):
+        out = tmp_path / str(i)
+        waste("convert", "--src", sources["k3"], "--out", out, *args, check=0)
+        entries, data = expected_trunk("k3", sources["k3"], **widths)
+        assert trunk_list(out) == entries and (out / "trunk.bin").read_bytes() == data
+
+
+# ---- what comes out ----
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_converted_checkpoint_verifies_and_runs(sources, converted, family):
+    assert waste_json("verify", converted[family])["bad"] == 0
+    got = waste_json("verify", converted[family], "--against", sources[family], "--all")
+    assert got["good"] and got["over_limit"] == 0 and got["trunk_different"] == 0
+    assert got["trunk_tensors"] == len(manifest(converted[family])["trunk"])
+    m = manifest(converted[family])
+    assert got["errors"]["gate"]["n"] == len(m["layers"]) * m["config"]["num_experts"]
+    ids = waste_json("eval", converted[family], "--ids", "3 7 11", "--budget", BUDGET, "--logits")
+    assert all(abs(v) < 1e4 for v in ids["logits"])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_other_readers_rules_are_kept(converted, family):
+    m = manifest(converted[family])
+    config, quant = m["config"], m["expert_quant"]
+    assert m["format_version"] == 0
+    assert m["tensor_prefix"] == ("language_model." if family == "k3" else "")
+    assert quant == {"fmt": "VQ3R", "stages": 3, "vec_dim": 8, "entries": 256, "index_block": 64,
+                     "index_bits": 8, "bits_per_weight": 3.0}
+    for at in (config, config.get("linear_attn_config", {})):
+        for flag in ("moe_renormalize", "latent_moe_use_norm", "mla_use_output_gate",
+                     "use_full_rank_gate"):
+            assert at.get(flag, True) is True
+    assert config["num_experts"] and config["num_experts_per_token"]
+    assert isinstance(config["eos_token_id"], int)
+    assert list(m["layers"]) == sorted(m["layers"], key=int)
+    for entry in json.loads((converted[family] / "specials.json").read_text("utf-8")):
+        assert list(entry) == ["id", "text"]
+    files = {p.name for p in converted[family].iterdir()}
+    assert STATE not in files and not [f for f in files if f.endswith(".tmp") or "codebooks-L" in f]
+    assert ("chat.json" in files) == (family in ("kimi-linear", "k3"))
+    assert ("vision.json" in files) == (family == "k3")
+    assert ("tokenizer.model" in files) == (family != "deepseek")
+    assert "_outer" in config if family == "k3" else "_outer" not in config
+
+
+def test_the_vision_towers_geometry(sources, converted):
+    vision = json.loads((converted["k3"] / "vision.json").read_text("utf-8"))
+    release = json.loads((sources["k3"] / "config.json").read_text("utf-8"))
+    assert release["vision_config"].items() <= vision.items()
+    assert vision["media_placeholder_token_id"] == release["media_placeholder_token_id"]
+    assert vision["image_mean"] == [0.5] * 3 and vision["max_patches"] == 1024
+    patch = next(t for t in manifest(converted["k3"])["trunk"] if t["name"] == PATCH)
+    assert patch["fmt"] == Q8G and patch["shape"] == [32, 588]
+
+
+@pytest.mark.parametrize("stages,low,high", [(3, 0.18, 0.215), (2, 0.30, 0.36)])
+def test_relative_errors_on_gaussian_weights(tmp_path, stages, low, high):
+    """Fitted on one expert of few weights; the largest error is one of the others'."""
+    och.write_checkpoint("kimi-linear", tmp_path / "src",
+                         overrides={"hidden_size": 512, "moe_intermediate_size": 384})
+    waste("convert", "--src", tmp_path / "src", "--out", tmp_path / "x", "--stages", stages,
+          "--sample", 1, check=0)
+    errors = waste_json("verify", tmp_path / "x", "--against", tmp_path / "src",
+                        "--sample", 2)["errors"]
+    for kind in ("gate", "up", "down"):
+        assert low < errors[kind]["max"] < high, errors
+
+
+def test_verify_against_finds_what_was_changed(small, tmp_path):
+    broken = Path(shutil.copytree(small / "k3.waste", tmp_path / "x"))
+    entry = next(t for t in manifest(broken)["trunk"] if t["name"].endswith("layers.0.mlp.up_proj"
+                                                                            ".weight"))
+    data = bytearray((broken / "trunk.bin").read_bytes())
+    data[entry["off"]] ^= 1
+    (broken / "trunk.bin").write_bytes(data)
+    got = waste_json("verify", broken, "--against", small / "k3", check=4)
+    assert got["trunk_different"] == 1 and got["first_different"] == entry["name"]
+    other = tmp_path / "other"
+    och.write_checkpoint("k3", other, seed=99)
+    got = waste_json("verify", small / "k3.waste", "--against", other, check=4)
+    assert got["over_limit"] > 0 and got["errors"]["gate"]["mean"] > 1
+
+
+# ---- the same bytes, whatever happens ----
+
+def test_threads_and_one_file_make_no_difference(small, tmp_path):
+    och.write_checkpoint("k3", tmp_path / "single", n_shards=0)
+    for i, (src, jobs) in enumerate([(small / "k3", 1), (small / "k3", 5),
+                                     (tmp_path / "single", 2)]):
+        waste("convert", "--src", src, "--out", tmp_path / str(i), "--jobs", jobs, check=0)
+        same_files(small / "k3.waste", tmp_path / str(i))
+
+
+def test_killed_anywhere_and_run_again_it_ends_the_same(small, tmp_path):
+    out, rng, alive = tmp_path / "x", random.Random(20), 0
+    args = [BINARY, "convert", "--src", small / "k3", "--out", out, "--jobs", "2", "--quiet"]
+    begun = time.monotonic()
+    waste(*args[1:], check=0)
+    whole = time.monotonic() - begun
+    same_files(small / "k3.waste", out)
+    shutil.rmtree(out)
+    for _ in range(20):
+        child = subprocess.Popen(args, env=clean_env(), stdout=subprocess.DEVNULL)
+        time.sleep(rng.uniform(0, 0.6 * whole))
+        child.kill()
+        alive += child.wait() == -signal.SIGKILL
+        if not (out / "manifest.json").exists():
+            waste("info", out, check=1)
+            if rng.random() < 0.5:
+                continue  # killed again where it goes on
+            waste(*args[1:], check=0)
+        waste(*args[1:], check=0)
+        same_files(small / "k3.waste", out)
+        shutil.rmtree(out)
+    assert alive > 5
+    waste(*args[1:], check=0)
+    same_files(small / "k3.waste", out)
+
+
+def test_a_full_disk_leaves_what_is_finished(small, tmp_path):
+    """Limits on the size of a file stand in for a full disk: trunk, then a bank do not fit."""
+    out = tmp_path / "x"
+    args = ["convert", "--src", small / "k3", "--out", out]
+    trunk = (small / "k3.waste" / "trunk.bin").stat().st_size
+    for limit in (1000, 20000, 39000, trunk - 1):
+        def limited():
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+        done = waste(*args, preexec_fn=limited, check=1)
+        assert b"File too large" in done.stderr and b"goes on from there" in done.stderr
+        assert not (out / "manifest.json").exists()
+    waste(*args, "--resume", check=0)
+    same_files(small / "k3.waste", out)
+
+
+def test_codebooks_without_their_bank_and_a_bank_without_its_codebooks(small, tmp_path):
+    out = tmp_path / "x"
+    shutil.copytree(small / "k3.waste", out)
+    state = {"waste_convert": manifest(out)["waste_convert"], "trunk": []}
+    codebooks = (out / "codebooks.bin").read_bytes()
+    part = 9 * (16 + 2 * 256 * 8)
+    (out / STATE).write_text(json.dumps(state))
+    for name in ("manifest.json", "codebooks.bin", "experts-L2.bin"):
+        (out / name).unlink()
+    (out / "codebooks-L2.bin").write_bytes(codebooks[part:2 * part])
+    (out / "codebooks-L3.bin").write_bytes(codebooks[2 * part:3 * part])
+    done = waste_json("convert", "--src", small / "k3", "--out", out)
+    assert done["banks_kept"] == 1 and not done["was_complete"]
+    same_files(small / "k3.waste", out)
+
+
+def test_again_it_is_complete(small, tmp_path):
+    out = Path(shutil.copytree(small / "k3.waste", tmp_path / "x"))
+    (out / STATE).write_text("{}")  # killed between the last two steps
+    (out / "codebooks-L1.bin").write_bytes(b"x")
+    done = waste_json("convert", "--src", small / "k3", "--out", out)
+    assert done["was_complete"] and done["bytes_written"] == 0
+    same_files(small / "k3.waste", out)
+
+
+# ---- what is refused ----
+
+def test_somebody_elses_directory_is_left_alone(small, tmp_path):
+    args = ["convert", "--src", small / "k3", "--out"]
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "x").write_text("x")
+    assert "is not empty (x)" in waste_error(*args, tmp_path / "full", check=2)["detail"]
+    other = waste_error(*args, small / "k3.waste", "--stages", "2", check=2)
+    assert "other parameters" in other["detail"]
+    assert "no unfinished" in waste_error(*args, tmp_path / "new", "--resume", check=2)["detail"]
+    assert not (tmp_path / "new").exists()
+    assert "go only with --against" in waste_error("verify", small / "k3.waste", "--all",
+                                                   check=2)["detail"]
+    for missing in ("--src", "--out"):
+        given = "--out" if missing == "--src" else "--src"
+        assert missing in waste_error("convert", given, "x", check=2)["detail"]
+
+
+def shard_of(source, name):
+    index = json.loads((source / "model.safetensors.index.json").read_text())
+    return index["weight_map"][name]
+
+
+def refused(source, tmp_path, *names, check):
+    detail = waste_error("convert", "--src", source, "--out", tmp_path / "x", check=check)["detail"]
+    for name in names:
+        assert name in detail, detail
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_missing_or_short_shard_is_named_at_once(source, tmp_path):
+    shard = sorted(source.glob("*.safetensors"))[1]
+    data = shard.read_bytes()
+    shard.write_bytes(data[:-1])
+    refused(source, tmp_path, shard.name, "finish the download", check=1)
+    shard.unlink()
+    refused(source, tmp_path, shard.name, check=1)
+
+
+def without(source, *gone, rename=None):
+    """Rewrite the checkpoint without some of its tensors, or with another name for one."""
+    stored = och.Checkpoint(source).stored
+    for name in gone:
+        stored.pop(name)
+    for old, new in (rename or {}).items():
+        stored[new] = stored.pop(old)
+    for path in source.glob("*.safetensors"):
+        path.unlink()
+    och.write_tensors(source, stored, 3)
+
+
+MOE = "language_model.model.layers.2.block_sparse_moe."
+
+
+def test_a_missing_tensor_is_named(source, tmp_path):
+    without(source, "language_model.model.norm.weight")
+    refused(source, tmp_path, '"language_model.model.norm.weight" is missing', check=4)
+
+
+def test_a_missing_expert_is_named(source, tmp_path):
+    without(source, MOE + "experts.3.w2.weight_packed", MOE + "experts.3.w2.weight_scale")
+    refused(source, tmp_path, "layer 2: expert 3 down is missing", MOE + "experts.3.w2.weight",
+            check=4)
+
+
+def test_half_a_pair_is_named(source, tmp_path):
+    without(source, MOE + "experts.3.w2.weight_scale")
+    refused(source, tmp_path, MOE + "experts.3.w2.weight", check=4)
+
+
+def test_an_expert_too_many_is_named(source, tmp_path):
+    old, new = MOE + "experts.3.w2.weight", MOE + "experts.77.w2.weight"
+    without(source, rename={old + s: new + s for s in ("_packed", "_scale")})
+    refused(source, tmp_path, new, check=4)
+
+
+def test_a_router_of_deepseek_is_asked_for_by_its_own_name(tmp_path):
+    source = tmp_path / "deepseek"
+    och.write_checkpoint("deepseek", source)
+    without(source, "model.layers.3.mlp.gate.weight")
+    refused(source, tmp_path, '"model.layers.3.mlp.gate.weight" is missing', check=4)
+
+
+def test_another_shape_is_named(source, tmp_path):
+    config = json.loads((source / "config.json").read_text())
+    config["text_config"]["moe_intermediate_size"] = 64
+    (source / "config.json").write_text(json.dumps(config))
+    refused(source, tmp_path, "configuration says [64,", check=4)
+
+
+def test_a_value_that_is_not_finite_is_named(tmp_path):
+    source = tmp_path / "src"
+    och.write_checkpoint("kimi-linear", source)
+    stored = och.Checkpoint(source).stored
+    name = "model.layers.2.block_sparse_moe.experts.1.w1.weight"
+    dtype, shape, data = stored[name]
+    stored[name] = dtype, shape, data[:20] + b"\xc0\x7f" + data[22:]
+    och.write_tensors(source, stored, 3)
+    detail = waste_error("convert", "--src", source, "--out", tmp_path / "x", check=4)["detail"]
+    assert name in detail and "non-finite" in detail
+    assert not (tmp_path / "x" / "manifest.json").exists()
+
+
+# ---- the small files ----
+
+def test_a_chat_format_is_never_overwritten(small, tmp_path):
+    out = tmp_path / "x"
+    out.mkdir()
+    (out / "chat.json").write_text("{}")
+    waste("convert", "--src", small / "k3", "--out", out, check=0)
+    assert (out / "chat.json").read_text() == "{}"
+
+
+def test_a_chat_format_needs_its_markers(source, tmp_path):
+    tokenizer = json.loads((source / "tokenizer_config.json").read_text())
+    added = tokenizer["added_tokens_decoder"]
+    tokenizer["added_tokens_decoder"] = {k: v for k, v in added.items()
+                                         if v["content"] != "<|sep|>"}
+    assert len(tokenizer["added_tokens_decoder"]) == len(added) - 1
+    (source / "tokenizer_config.json").write_text(json.dumps(tokenizer))
+    done = waste_json("convert", "--src", source, "--out", tmp_path / "x")
+    assert not (tmp_path / "x" / "chat.json").exists()
+    assert any("chat.json" in text for text in done["notices"])
+
+
+def test_a_release_may_lack_everything_but_weights(source, tmp_path):
+    for name in ("tiktoken.model", "tokenizer_config.json", "preprocessor_config.json",
+                 "generation_config.json"):
+        (source / name).unlink()
+    done = waste("convert", "--src", source, "--out", tmp_path / "x", check=0)
+    assert b"no tokenizer.model" in done.stderr and b"preprocessor_config" in done.stderr
+    assert waste_json("verify", tmp_path / "x")["bad"] == 0
+    assert (tmp_path / "x" / "chat.json").exists()  # no list: believed
+
+
+# ---- source shards that go while they are converted ----
+
+def test_reclaim_dry_deletes_nothing(source, small, tmp_path):
+    before = sorted(p.name for p in source.iterdir())
+    done = waste_json("convert", "--src", source, "--out", tmp_path / "x", "--reclaim", "dry")
+    assert sorted(p.name for p in source.iterdir()) == before
+    assert done["shards_reclaimed"] == 3
+    same_files(small / "k3.waste", tmp_path / "x")
+
+
+def test_reclaim_deletes_what_is_converted_and_says_so_first(source, small, tmp_path):
+    shards = {p.name for p in source.glob("*.safetensors")}
+    size = sum(p.stat().st_size for p in source.glob("*.safetensors"))
+    done = waste_json("convert", "--src", source, "--out", tmp_path / "x", "--reclaim", "on")
+    assert done["shards_reclaimed"] == 3 and done["shard_bytes_reclaimed"] == size
+    assert not list(source.glob("*.safetensors"))
+    assert set((source / ".reclaimed").read_text().split()) == shards
+    same_files(small / "k3.waste", tmp_path / "x")
+    again = waste_json("convert", "--src", source, "--out", tmp_path / "x", "--reclaim", "on")
+    assert again["was_complete"]
+
+
+def test_reclaim_survives_kills(small, tmp_path):
+    source, out, rng = tmp_path / "src", tmp_path / "x", random.Random(3)
+    args = [BINARY, "convert", "--src", source, "--out", out, "--reclaim", "on", "--quiet"]
+    for _ in range(3):
+        och.write_checkpoint("k3", source, n_shards=9)
+        while not (out / "manifest.json").exists():
+            child = subprocess.Popen(args, env=clean_env(), stdout=subprocess.DEVNULL)
+            try:
+                assert child.wait(rng.uniform(0.02, 0.5)) == 0
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+        waste(*args[1:], check=0)
+        same_files(small / "k3.waste", out)
+        assert not list(source.glob("*.safetensors"))
+        shutil.rmtree(out)
+        shutil.rmtree(source)
+
+
+def test_a_shard_stays_until_its_last_consumer_is_done(source, tmp_path):
+    """Layer 6 is last; a value there that is not finite stops the run before it."""
+    stored = och.Checkpoint(source).stored
+    name = "language_model.model.layers.6.block_sparse_moe.experts.0.w1.weight_scale"
+    dtype, shape, data = stored[name]
+    stored[name] = dtype, shape, b"\xff" + data[1:]
+    shutil.rmtree(source)
+    och.write_checkpoint("k3", source, n_shards=9)
+    for path in source.glob("*.safetensors"):
+        path.unlink()
+    och.write_tensors(source, stored, 9)
+    index = json.loads((source / "model.safetensors.index.json").read_text())["weight_map"]
+    waste("convert", "--src", source, "--out", tmp_path / "x", "--reclaim", "on", check=4)
+    left = {p.name for p in source.glob("*.safetensors")}
+    assert left == {index[n] for n in stored if ".layers.6.block_sparse_moe.experts." in n}
+    waste("verify", "--against", source, tmp_path / "x", check=1)
+
+
+def test_reclaim_refuses_what_it_cannot_do_safely(source, small, tmp_path):
+    args = ["convert", "--src", source, "--reclaim", "on", "--out"]
+    assert "lie in each other" in waste_error(*args, source / "x", check=2)["detail"]
+    shard = sorted(source.glob("*.safetensors"))[0]
+    (tmp_path / "elsewhere").mkdir()
+    moved = tmp_path / "elsewhere" / shard.name
+    shard.rename(moved)
+    shard.symlink_to(moved)
+    assert "is a link" in waste_error(*args, tmp_path / "x", check=2)["detail"]
+    shard.unlink()
+    (source / ".reclaimed").write_text(shard.name + "\n")
+    assert "was reclaimed" in waste_error(*args, tmp_path / "x", check=1)["detail"]
+    assert not (tmp_path / "x").exists() and moved.exists()
+    assert len(list(source.glob("*.safetensors"))) == 2
