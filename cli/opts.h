@@ -64,7 +64,8 @@ struct opts { /* strings are borrowed from argv and the environment */
 
     /* of single commands */
     bool raw, logits, headers, measure;
-    uint64_t drive, ram; /* bytes per second; 0 = not given */
+    const char *perplexity; /* FILE */
+    uint64_t drive, ram;    /* bytes per second; 0 = not given */
     const char *shape;
     int64_t layers, experts; /* 0 = the shape's own */
     const char *src, *out, *against, *stages, *trunk_bits, *router_bits, *reclaim;
