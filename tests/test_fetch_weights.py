@@ -1,0 +1,698 @@
+"""scripts/fetch_weights against a server on this machine that does everything servers do."""
+
+import contextlib
+import fcntl
+import hashlib
+import http.server
+import importlib.machinery
+import importlib.util
+import json
+import os
+import pathlib
+import random
+import signal
+import struct
+import subprocess
+import sys
+import threading
+import time
+import urllib.parse
+
+import pytest
+
+SCRIPT = pathlib.Path(__file__).resolve().parents[1] / "scripts" / "fetch_weights"
+REPO = "acme/tiny"
+COMMIT, NEXT = "1" * 40, "2" * 40
+INDEX = "model.safetensors.index.json"
+TOKEN = "hf_SecretThatIsNeverPrinted"
+SHARDS = [f"model-{i:05}-of-00003.safetensors" for i in (1, 2, 3)]
+
+
+def shard(seed, size):
+    header = b'{"t":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}'
+    body = random.Random(seed).randbytes(size - 8 - len(header))
+    return struct.pack("<Q", len(header)) + header + body
+
+
+def release():
+    """The files of a repository by name."""
+    files = {name: shard(i, 150_000 + 7 * i) for i, name in enumerate(SHARDS)}
+    files[INDEX] = json.dumps({"metadata": {"total_size": 1}, "weight_map": {
+        f"t{i}": name for i, name in enumerate(SHARDS)}}).encode()
+    files["config.json"] = b'{"model_type":"kimi_linear"}'
+    files["tiktoken.model"] = b"IQ== 0\n" * 100
+    files["inference/model.py"] = b"import torch\n"
+    files[".gitattributes"] = b"*.safetensors lfs\n"
+    files["pytorch_model.bin"] = b"the same again"
+    return files
+
+
+class Server:
+    """A repository on an ephemeral port. `plan[file]` is a list of misdeeds, one for each request
+    for it; the last one stays if `forever` holds the file."""
+
+    def __init__(self):
+        self.files, self.commit = release(), COMMIT
+        self.plan, self.forever, self.requests, self.auth = {}, set(), [], []
+        self.lists, self.hashes, self.redirect_to, self.delay = True, True, None, 0
+        self.lock = threading.Lock()
+        handler = type("Bound", (Handler,), {"server_of": self})
+        self.http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self.http.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.http.server_port}"
+        threading.Thread(target=self.http.serve_forever, kwargs={"poll_interval": 0.02},
+                         daemon=True).start()
+
+    def close(self):
+        self.http.shutdown()
+        self.http.server_close()
+
+    def misdeed(self, name):
+        with self.lock:
+            todo = self.plan.get(name)
+            if not todo:
+                return None
+            return todo[0] if name in self.forever and len(todo) == 1 else todo.pop(0)
+
+    def listing(self):
+        siblings = []
+        for name, data in self.files.items():
+            entry = {"rfilename": name, "size": len(data), "blobId":
+                     hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()}
+            if name.endswith((".safetensors", ".model")) and self.hashes:
+                entry["lfs"] = {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)}
+            if not self.hashes:
+                del entry["blobId"]
+            siblings.append(entry)
+        return json.dumps({"id": REPO, "sha": self.commit, "siblings": siblings}).encode()
+
+    def asked(self, name):
+        """The Range headers of the requests for a file."""
+        return [r for path, r in self.requests if path.endswith("/" + name)]
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def log_message(self, *args):
+        pass
+
+    def answer(self, status, body=b"", headers=(), length=None):
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body) if length is None else length))
+        for key, value in headers:
+            self.send_header(key, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    do_HEAD = lambda self: self.do_GET()
+
+    def do_GET(self):
+        s, path = self.server_of, urllib.parse.unquote(self.path)
+        with s.lock:
+            s.requests.append((path, self.headers.get("Range")))
+            s.auth.append(self.headers.get("Authorization"))
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            if path.startswith(f"/api/models/{REPO}/revision/"):
+                revision = path.rsplit("/", 1)[1].split("?")[0]
+                if not s.lists or revision not in ("main", s.commit):
+                    return self.answer(404)
+                return self.answer(200, s.listing(), [("Content-Type", "application/json")])
+            if path.startswith(f"/{REPO}/resolve/"):
+                revision, name = path[len(f"/{REPO}/resolve/"):].split("/", 1)
+                if revision not in ("main", s.commit) or name not in s.files:
+                    return self.answer(404)
+                return self.file(name, s.files[name], s.misdeed(name))
+            self.answer(401)
+
+    def file(self, name, data, misdeed):
+        s, asked = self.server_of, self.headers.get("Range")
+        if s.redirect_to and self.command == "GET":
+            return self.answer(302, headers=[("Location", s.redirect_to + self.path)])
+        start = int(asked[len("bytes="):-1]) if asked else 0
+        page = b"<html><body>Service unavailable</body></html>"
+        extra = [("X-Repo-Commit", s.commit)]
+        if misdeed in (500, 503, 404, 403):
+            return self.answer(misdeed, headers=[("Retry-After", "0")])
+        if misdeed == "html":
+            return self.answer(200, page, [("Content-Type", "text/html; charset=utf-8")])
+        if misdeed == "html of the right length":
+            return self.answer(200, page.ljust(len(data)))
+        if misdeed == "no ranges":
+            start, asked = 0, None
+        if misdeed == "cut without ranges":
+            return self.answer(200, data[:len(data) // 2], extra, len(data))
+        body, length = data[start:], len(data) - start
+        if misdeed == "another length":
+            length += 1000
+        content_range = f"bytes {start}-{len(data) - 1}/{len(data)}"
+        if misdeed == "wrong range":  # from the start, and says so
+            body, length = data, len(data)
+            content_range = f"bytes 0-{len(data) - 1}/{len(data)}"
+        if misdeed == "lying range":  # other bytes than it says
+            body = data[:length]
+        if misdeed == "wrong total":
+            content_range = f"bytes {start}-{len(data) - 1}/{len(data) + 5}"
+        if misdeed == "flip":
+            body = bytes([body[0]]) + bytes([body[1] ^ 1]) + body[2:]
+        if misdeed == "chunked":
+            self.send_response(200)
+            self.end_headers()  # no length; the connection's end is the body's
+            return self.wfile.write(data)
+        headers = extra + ([("Content-Range", content_range)] if asked else [])
+        if misdeed == "cut":
+            body = body[:20_000]
+        if misdeed == "hang" or s.delay:
+            return self.slowly(body, length, headers, asked, misdeed)
+        self.answer(206 if asked else 200, body, headers, length)
+
+    def slowly(self, body, length, headers, asked, misdeed):
+        s = self.server_of
+        self.answer(206 if asked else 200, b"", headers, length)
+        for at in range(0, len(body), 4096):
+            self.wfile.write(body[at:at + 4096])
+            time.sleep(s.delay)
+            if misdeed == "hang":
+                time.sleep(3)
+
+
+@pytest.fixture
+def server():
+    s = Server()
+    yield s
+    s.close()
+
+
+def environment(**more):
+    env = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy")}
+    for name in ("HF_ENDPOINT", "HF_TOKEN"):
+        env.pop(name, None)
+    return dict(env, **more)
+
+
+def command(server, out, *options):
+    return [sys.executable, SCRIPT, REPO, "--out", out, "--mirror", server.url,
+            "--retry-wait", "0.002", "--timeout", "1", *options]
+
+
+def fetch(server, out, *options, env=None):
+    done = subprocess.run(command(server, out, *options), capture_output=True, text=True,
+                          env=env or environment(), timeout=60)
+    assert TOKEN not in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def lines(out, name=".download-state"):
+    return (out / name).read_text().splitlines()
+
+
+def assert_complete(server, out, without=()):
+    names = [*SHARDS, INDEX, "config.json", "tiktoken.model"]
+    for name in names:
+        if name not in without:
+            assert (out / name).read_bytes() == server.files[name], name
+    visible = {p.name for p in out.iterdir() if not p.name.startswith(".")}
+    assert visible == set(names) - set(without)
+    assert sorted(lines(out)) == sorted(SHARDS)
+
+
+def test_a_release_arrives_with_state_sums_and_pin(server, tmp_path):
+    done = fetch(server, tmp_path / "new" / "k")
+    out = tmp_path / "new" / "k"
+    assert done.returncode == 0, done.stderr
+    assert_complete(server, out)
+    assert "everything is there and verified" in done.stdout
+    assert "\x1b" not in done.stdout and "total" in done.stdout
+    pin = json.loads((out / ".download.json").read_text())
+    assert pin["commit"] == COMMIT and pin["repository"] == REPO and pin["revision"] == "main"
+    sums = dict(reversed(line.split("  ")) for line in lines(out, ".download-sums"))
+    for name in SHARDS:
+        assert sums[name] == pin["files"][name]["sha256"]
+        assert pin["files"][name]["size"] == len(server.files[name])
+
+
+def test_what_is_complete_is_never_asked_about_again(server, tmp_path):
+    assert fetch(server, tmp_path).returncode == 0
+    server.requests.clear()
+    assert fetch(server, tmp_path).returncode == 0
+    assert server.requests == []
+    (tmp_path / SHARDS[1]).unlink()
+    assert fetch(server, tmp_path).returncode == 0
+    assert [path.rsplit("/", 1)[1] for path, _ in server.requests] == [SHARDS[1]]
+    assert_complete(server, tmp_path)
+
+
+@pytest.mark.parametrize("misdeeds", [
+    ["cut"] * 7,
+    [503, 500, "cut", 503],
+    ["html", "html"],
+    ["html of the right length"],
+    ["cut", "no ranges"],
+    ["cut", "wrong range"],
+    ["cut", "lying range"],
+    ["cut", "lying range"] * 3,
+    ["cut", "wrong total"],
+    ["another length"],
+    ["cut", "another length"],
+    ["flip"],
+    ["chunked"],
+    ["cut", "html", "cut", 500, "lying range", "flip"],
+    ["hang"],
+], ids=str)
+def test_misdeeds_of_a_server_are_survived(server, tmp_path, misdeeds):
+    server.plan[SHARDS[0]] = list(misdeeds)
+    server.plan["tiktoken.model"] = [m for m in misdeeds if m not in ("cut",)]
+    done = fetch(server, tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert_complete(server, tmp_path)
+
+
+def test_a_cut_connection_is_resumed_where_it_ended_as_long_as_it_gains(server, tmp_path):
+    server.plan[SHARDS[0]] = ["cut", "cut", "cut"]
+    assert fetch(server, tmp_path, "--tries", "2").returncode == 0
+    assert server.asked(SHARDS[0]) == [None, *(f"bytes={n}0000-" for n in (2, 4, 6))]
+
+
+def test_a_page_of_html_does_not_cost_what_was_there(server, tmp_path):
+    server.plan[SHARDS[0]] = ["cut", "html"]
+    assert fetch(server, tmp_path).returncode == 0
+    assert server.asked(SHARDS[0]) == [None, "bytes=20000-", "bytes=20000-"]
+
+
+@pytest.mark.parametrize("misdeed, says", [
+    ("html", "page of HTML"), ("html of the right length", "SHA-256"), ("flip", "SHA-256"),
+    (503, "503"), (404, "404"), (403, "licence"), ("another length", "announces"),
+    ("cut without ranges", "ended at"),
+])
+def test_a_server_that_stays_bad_makes_the_run_incomplete(server, tmp_path, misdeed, says):
+    server.plan[SHARDS[1]] = [misdeed]
+    server.forever.add(SHARDS[1])
+    done = fetch(server, tmp_path, "--tries", "4")
+    assert done.returncode == 1
+    assert SHARDS[1] in done.stderr and says in done.stderr
+    assert not (tmp_path / SHARDS[1]).exists()
+    assert sorted(lines(tmp_path)) == [SHARDS[0], SHARDS[2]]
+    assert 1 <= len(server.asked(SHARDS[1])) <= 5
+    server.plan.clear()
+    assert fetch(server, tmp_path).returncode == 0
+    assert_complete(server, tmp_path)
+
+
+def test_a_part_is_hashed_before_it_is_resumed(server, tmp_path):
+    good = server.files[SHARDS[0]]
+    (tmp_path / f"{SHARDS[0]}.part").write_bytes(b"\0" * 5000)
+    (tmp_path / f"{SHARDS[1]}.part").write_bytes(server.files[SHARDS[1]][:5000])
+    (tmp_path / f"{SHARDS[2]}.part").write_bytes(server.files[SHARDS[2]])
+    assert fetch(server, tmp_path).returncode == 0
+    assert_complete(server, tmp_path)
+    assert server.asked(SHARDS[0]) == ["bytes=5000-", None] and good
+    assert server.asked(SHARDS[1]) == ["bytes=5000-"]
+    assert server.asked(SHARDS[2]) == []
+
+
+@pytest.mark.parametrize("name", [SHARDS[0], SHARDS[0] + ".part"])
+def test_a_local_file_larger_than_the_remote_one_is_an_error(server, tmp_path, name):
+    (tmp_path / name).write_bytes(server.files[SHARDS[0]] + b"x")
+    done = fetch(server, tmp_path)
+    assert done.returncode == 1 and "more than" in done.stderr and SHARDS[0] in done.stderr
+    assert (tmp_path / name).read_bytes() == server.files[SHARDS[0]] + b"x"
+
+
+def test_the_state_of_another_tool_is_taken_over(server, tmp_path):
+    """Its partial shards have the final name, its lines may end in CR LF or not at all."""
+    for name in SHARDS[:2]:
+        (tmp_path / name).write_bytes(server.files[name])
+    (tmp_path / SHARDS[2]).write_bytes(server.files[SHARDS[2]][:1000])
+    (tmp_path / ".download-state").write_bytes("\r\n".join(SHARDS[:2]).encode())
+    done = fetch(server, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / ".download-state").read_bytes() == (
+        f"{SHARDS[0]}\r\n{SHARDS[1]}\n{SHARDS[2]}\n").encode()
+    assert server.asked(SHARDS[0]) == [] and server.asked(SHARDS[2]) == ["bytes=1000-"]
+    assert_complete(server, tmp_path)
+
+
+def test_a_listed_shard_that_is_damaged_is_named_and_not_replaced(server, tmp_path):
+    bad = b"x" * len(server.files[SHARDS[0]])
+    (tmp_path / SHARDS[0]).write_bytes(bad)
+    (tmp_path / ".download-state").write_text(SHARDS[0] + "\n")
+    done = fetch(server, tmp_path)
+    assert done.returncode == 1 and SHARDS[0] in done.stderr and "SHA-256" in done.stderr
+    assert (tmp_path / SHARDS[0]).read_bytes() == bad
+    (tmp_path / SHARDS[0]).write_bytes(bad[:100])
+    assert "100 bytes of" in fetch(server, tmp_path).stderr
+
+
+def test_an_unlisted_whole_file_is_verified_or_fetched_again(server, tmp_path):
+    (tmp_path / SHARDS[0]).write_bytes(server.files[SHARDS[0]])
+    (tmp_path / SHARDS[1]).write_bytes(b"x" * len(server.files[SHARDS[1]]))
+    assert fetch(server, tmp_path).returncode == 0
+    assert server.asked(SHARDS[0]) == [] and server.asked(SHARDS[1]) == [None]
+    assert_complete(server, tmp_path)
+
+
+def test_reclaimed_shards_are_fetched_only_when_asked_for(server, tmp_path):
+    assert fetch(server, tmp_path).returncode == 0
+    (tmp_path / ".reclaimed").write_text(SHARDS[0] + "\n")
+    (tmp_path / SHARDS[0]).unlink()
+    server.requests.clear()
+    done = fetch(server, tmp_path)
+    assert done.returncode == 0 and "1 reclaimed" in done.stdout and server.requests == []
+    done = fetch(server, tmp_path, "--check")
+    assert done.returncode == 0 and f"{SHARDS[0]}: reclaimed" in done.stdout
+    assert fetch(server, tmp_path, "--again").returncode == 0
+    assert_complete(server, tmp_path)
+
+
+def test_a_dry_run_says_whether_it_fits_and_writes_nothing(server, tmp_path):
+    out = tmp_path / "not" / "there"
+    done = fetch(server, out, "--dry-run")
+    assert done.returncode == 0, done.stderr
+    total = sum(len(server.files[n]) for n in [*SHARDS, "config.json", "tiktoken.model"])
+    assert f"to fetch  {total / 1024:.1f} KiB" in done.stdout
+    assert "fits      yes" in done.stdout and "0 of 3 done" in done.stdout
+    assert not list(tmp_path.iterdir())
+    assert not any(path.endswith(".safetensors") for path, _ in server.requests)
+
+
+def test_a_dry_run_says_that_a_server_cannot_be_reached(server, tmp_path):
+    server.close()
+    done = fetch(server, tmp_path, "--dry-run", "--tries", "2")
+    assert done.returncode == 1 and "refused" in done.stderr
+
+
+def test_a_repository_that_is_not_there_is_told_from_a_bad_one(server, tmp_path):
+    done = subprocess.run([sys.executable, SCRIPT, "acme/other", "--out", tmp_path, "--mirror",
+                           server.url], capture_output=True, text=True, env=environment())
+    assert done.returncode == 1 and "401" in done.stderr and "HF_TOKEN" in done.stderr
+
+
+def test_check_names_what_is_wrong_and_what_is_missing(server, tmp_path):
+    assert fetch(server, tmp_path).returncode == 0
+    server.requests.clear()
+    assert fetch(server, tmp_path, "--check").returncode == 0
+    assert server.requests == []
+    data = bytearray(server.files[SHARDS[0]])
+    data[70_000] ^= 1
+    (tmp_path / SHARDS[0]).write_bytes(data)
+    (tmp_path / SHARDS[1]).write_bytes(data[:500])
+    (tmp_path / SHARDS[2]).unlink()
+    (tmp_path / "config.json").unlink()
+    before = sorted((p.name, p.read_bytes()) for p in tmp_path.iterdir())
+    done = fetch(server, tmp_path, "--check")
+    assert done.returncode == 1
+    assert f"{SHARDS[0]}: its SHA-256 is" in done.stderr
+    assert f"{SHARDS[1]}: 500 bytes" in done.stderr
+    assert f"{SHARDS[2]}: missing" in done.stderr and "config.json: missing" in done.stderr
+    assert "tiktoken.model: right" in done.stdout
+    assert before == sorted((p.name, p.read_bytes()) for p in tmp_path.iterdir())
+
+
+def test_check_of_an_empty_directory_names_every_shard(server, tmp_path):
+    done = fetch(server, tmp_path, "--check")
+    assert done.returncode == 1
+    assert all(f"{name}: missing" in done.stderr for name in [*SHARDS, INDEX, "config.json"])
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_listed_small_file_that_never_arrives_makes_the_run_incomplete(server, tmp_path):
+    server.plan["config.json"], server.forever = [404], {"config.json"}
+    done = fetch(server, tmp_path)
+    assert done.returncode == 1 and "config.json" in done.stderr
+    assert sorted(lines(tmp_path)) == SHARDS
+
+
+def test_a_small_file_that_differs_is_kept_and_reported(server, tmp_path):
+    (tmp_path / "config.json").write_bytes(b"{}")
+    done = fetch(server, tmp_path)
+    assert done.returncode == 1 and "config.json: 2 bytes" in done.stderr
+    assert (tmp_path / "config.json").read_bytes() == b"{}"
+    (tmp_path / "config.json").write_bytes(server.files["config.json"][::-1])
+    assert "git hash" in fetch(server, tmp_path).stderr
+
+
+def test_a_branch_that_moves_on_does_not_mix_revisions(server, tmp_path):
+    server.plan[SHARDS[2]], server.forever = [404], {SHARDS[2]}
+    assert fetch(server, tmp_path).returncode == 1
+    server.forever.clear()
+    server.plan.clear()
+    server.commit = NEXT
+    server.files[SHARDS[2]] = shard(99, 150_000)
+    done = fetch(server, tmp_path)  # the old commit is gone from this server
+    assert done.returncode == 1 and "404" in done.stderr and SHARDS[2] in done.stderr
+    assert not (tmp_path / SHARDS[2]).exists()
+    for revision in (NEXT, "v2"):
+        done = fetch(server, tmp_path, "--revision", revision)
+        assert done.returncode != 0 and not (tmp_path / SHARDS[2]).exists()
+    assert fetch(server, tmp_path, "--revision", NEXT).returncode == 2
+    server.commit = COMMIT
+    server.files = release()
+    for revision in ("main", COMMIT):
+        assert fetch(server, tmp_path, "--revision", revision).returncode == 0
+    assert_complete(server, tmp_path)
+    assert {p.split("/")[4] for p, _ in server.requests if p.endswith(".safetensors")} == {COMMIT}
+
+
+def test_another_repository_in_the_same_directory_is_refused(server, tmp_path):
+    assert fetch(server, tmp_path).returncode == 0
+    argv = [str(a) for a in command(server, tmp_path)]
+    argv[argv.index(REPO)] = "acme/other"
+    done = subprocess.run(argv, capture_output=True, text=True, env=environment())
+    assert done.returncode == 2 and "acme/tiny" in done.stderr
+
+
+def test_the_endpoint_comes_from_the_environment_too(server, tmp_path):
+    argv = [a for a in command(server, tmp_path) if a not in ("--mirror", server.url)]
+    done = subprocess.run(argv, capture_output=True, text=True,
+                          env=environment(HF_ENDPOINT=server.url + "/"))
+    assert done.returncode == 0, done.stderr
+    assert_complete(server, tmp_path)
+
+
+def test_the_token_goes_to_the_endpoint_only_and_is_never_printed(server, tmp_path):
+    other = Server()
+    try:
+        server.redirect_to = other.url
+        other.plan[SHARDS[0]] = ["cut"]
+        done = fetch(server, tmp_path, env=environment(HF_TOKEN=TOKEN))
+        assert done.returncode == 0, done.stderr
+        assert set(server.auth) == {"Bearer " + TOKEN}
+        assert other.auth and set(other.auth) == {None}
+        assert "bytes=20000-" in other.asked(SHARDS[0])
+        assert_complete(server, tmp_path)
+        for p in tmp_path.iterdir():
+            assert TOKEN.encode() not in p.read_bytes()
+    finally:
+        other.close()
+
+
+@pytest.mark.parametrize("url, token, says", [
+    ("http://mirror.invalid", TOKEN, "unencrypted"),
+    ("http://127.0.0.1:1", TOKEN + "\nX: y", "characters"),
+    ("http://me:pass@127.0.0.1:1", "", "password"),
+    ("ftp://127.0.0.1", "", "endpoint"),
+])
+def test_endpoints_and_tokens_that_cannot_be_are_refused(tmp_path, url, token, says):
+    done = subprocess.run([sys.executable, SCRIPT, REPO, "--out", tmp_path, "--mirror", url],
+                          capture_output=True, text=True, env=environment(HF_TOKEN=token))
+    assert done.returncode == 2 and says in done.stderr
+    assert TOKEN not in done.stdout + done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("name", ["../x.safetensors", "/etc/x", "", ".", "..", ".download-state",
+                                  "a\\b", "c:d", "e\x00f", "g\nh", "x.part", "y" * 256, 7, None])
+def test_names_in_the_index_that_are_no_file_names_are_refused(server, tmp_path, name):
+    server.files[INDEX] = json.dumps({"weight_map": {"t": name}}).encode()
+    server.files[str(name)] = shard(5, 1000)
+    done = fetch(server, tmp_path / "in")
+    assert done.returncode == 1 and INDEX in done.stderr
+    assert f"{ascii(name)} is not a file name inside the checkpoint" in done.stderr
+    assert {p.name for p in tmp_path.iterdir()} == {"in"}
+    assert {p.name for p in (tmp_path / "in").iterdir()} == {".download.json", INDEX}
+
+
+def test_a_shard_that_only_the_index_knows_is_an_error(server, tmp_path):
+    del server.files[SHARDS[1]]
+    done = fetch(server, tmp_path)
+    assert done.returncode == 1 and SHARDS[1] in done.stderr
+
+
+def test_a_checkpoint_of_one_file_needs_no_index(server, tmp_path):
+    for name in [*SHARDS, INDEX]:
+        del server.files[name]
+    server.files["model.safetensors"] = shard(3, 50_000)
+    assert fetch(server, tmp_path).returncode == 0
+    assert lines(tmp_path) == ["model.safetensors"]
+
+
+def test_without_a_list_the_usual_files_are_asked_for(server, tmp_path):
+    """A plain mirror: no API, the commit in a header, no hashes; files it lacks are not missed."""
+    server.lists = False
+    done = fetch(server, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "only sizes are checked" in done.stdout
+    assert json.loads((tmp_path / ".download.json").read_text())["commit"] == COMMIT
+    assert_complete(server, tmp_path)
+
+
+def test_without_hashes_a_page_of_the_right_length_is_no_shard(server, tmp_path):
+    server.hashes = False
+    server.plan[SHARDS[0]] = ["html of the right length"]
+    done = fetch(server, tmp_path)
+    assert done.returncode == 0 and "not a safetensors file" in done.stdout
+    assert_complete(server, tmp_path)
+
+
+def test_killed_again_and_again_the_files_are_those_of_the_source(server, tmp_path):
+    server.delay = 0.02
+    dice = random.Random(4)
+    for _ in range(20):
+        had = len(server.requests)
+        p = subprocess.Popen(command(server, tmp_path, "--jobs", "2"), env=environment(),
+                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while p.poll() is None and not any(
+                path.endswith(".safetensors") for path, _ in server.requests[had:]):
+            time.sleep(0.005)
+        time.sleep(dice.uniform(0, 0.15))
+        p.send_signal(signal.SIGKILL)
+        p.wait()
+        for name in SHARDS:
+            if (tmp_path / name).exists():
+                assert (tmp_path / name).read_bytes() == server.files[name]
+    killed = [r for name in SHARDS for r in server.asked(name)]
+    assert any(r for r in killed), "no run was killed in the middle of a shard"
+    server.delay = 0
+    done = fetch(server, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert_complete(server, tmp_path)
+
+
+def test_an_interrupt_ends_it_at_once_with_a_word(server, tmp_path):
+    server.delay = 0.2
+    p = subprocess.Popen(command(server, tmp_path), env=environment(), text=True,
+                         stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    while not server.asked(SHARDS[0]):
+        time.sleep(0.005)
+    p.send_signal(signal.SIGINT)
+    _, err = p.communicate(timeout=5)
+    assert p.returncode == 1 and "run it again" in err and "Traceback" not in err
+
+
+def test_two_runs_in_one_directory_are_one_too_many(server, tmp_path):
+    fd = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    done = fetch(server, tmp_path)
+    os.close(fd)
+    assert done.returncode == 1 and "another run" in done.stderr
+
+
+@pytest.mark.parametrize("argv", [[], ["x"], ["x", "--out"], ["../x", "--out", "o"],
+                                  ["a/b", "--out", "o", "--jobs", "0"],
+                                  ["a/b", "--out", "o", "--dry-run", "--check"]])
+def test_wrong_usage_ends_with_2(argv):
+    done = subprocess.run([sys.executable, SCRIPT, *argv], capture_output=True, text=True)
+    assert done.returncode == 2 and "usage:" in done.stderr
+
+
+# What needs a disk of a certain kind, or a terminal, is tested inside the process.
+
+
+@pytest.fixture
+def module(monkeypatch):
+    for name in list(os.environ):
+        if name.lower().endswith("_proxy") or name in ("HF_ENDPOINT", "HF_TOKEN"):
+            monkeypatch.delenv(name)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    loader = importlib.machinery.SourceFileLoader("fetch_weights", str(SCRIPT))
+    m = importlib.util.module_from_spec(importlib.util.spec_from_loader("fetch_weights", loader))
+    loader.exec_module(m)
+    return m
+
+
+def call(module, server, out, *options):
+    return module.main([str(a) for a in command(server, out, *options)[2:]])
+
+
+def test_what_does_not_fit_is_refused_before_any_shard(server, tmp_path, module, monkeypatch,
+                                                       capsys):
+    need = sum(len(server.files[n]) for n in [*SHARDS, "config.json", "tiktoken.model"])
+    monkeypatch.setattr(module, "free_bytes", lambda path: int(need * 1.04))
+    assert call(module, server, tmp_path, "--dry-run") == 1
+    assert "fits      no" in capsys.readouterr().out
+    assert call(module, server, tmp_path) == 1
+    assert "not enough space" in capsys.readouterr().err
+    assert not any(path.endswith(".safetensors") for path, _ in server.requests)
+    monkeypatch.setattr(module, "free_bytes", lambda path: int(need * 1.06))
+    assert call(module, server, tmp_path) == 0
+
+
+def test_a_disk_that_somebody_else_fills_ends_the_run(server, tmp_path, module, monkeypatch,
+                                                      capsys):
+    def free(path):
+        return 0 if (tmp_path / SHARDS[0]).exists() else 1 << 30
+    monkeypatch.setattr(module, "free_bytes", free)
+    assert call(module, server, tmp_path, "--jobs", "1") == 1
+    assert "make room" in capsys.readouterr().err
+    assert lines(tmp_path) == SHARDS[:1]
+    monkeypatch.undo()
+    assert fetch(server, tmp_path).returncode == 0
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_full_disk_is_called_so(server, tmp_path, module, monkeypatch, capsys):
+    class OnFullDisk(module.Partial):
+        def __init__(self, *args):
+            super().__init__(*args)
+            self.stream.close()
+            self.stream = open("/dev/full", "wb", buffering=0)
+    monkeypatch.setattr(module, "Partial", OnFullDisk)
+    assert call(module, server, tmp_path, "--jobs", "1") == 1
+    assert "disk is full" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("step", ["replace", "append"])
+def test_stopped_before_any_lasting_step_the_next_run_completes(server, tmp_path, module, step,
+                                                                monkeypatch, capsys):
+    class Stopped(Exception):
+        pass
+    owner, name = {"replace": (module.os, "replace"), "append": (module, "append_line")}[step]
+    real, steps, n = getattr(owner, name), 0, 0
+    while steps >= n:  # until a run takes fewer steps than it would be stopped at
+        n, steps = n + 1, 0
+        out = tmp_path / str(n)
+
+        def counted(*args):
+            nonlocal steps
+            steps += 1
+            if steps >= n:
+                raise Stopped
+            return real(*args)
+        with monkeypatch.context() as patch, contextlib.suppress(Stopped):
+            patch.setattr(owner, name, counted)
+            call(module, server, out, "--jobs", "1")
+        assert call(module, server, out) == 0
+        assert_complete(server, out)
+    assert n == {"replace": 8, "append": 7}[step]
+    capsys.readouterr()
+
+
+def test_what_is_no_regular_file_is_named(server, tmp_path):
+    (tmp_path / (SHARDS[0] + ".part")).mkdir()
+    done = fetch(server, tmp_path)
+    assert done.returncode == 1 and "not a regular file" in done.stderr
+
+
+def test_a_terminal_shows_a_line_for_each_shard_and_a_total(server, tmp_path):
+    server.delay = 0.04
+    master, slave = os.openpty()
+    p = subprocess.Popen(command(server, tmp_path), stdout=slave, stderr=slave, env=environment())
+    os.close(slave)
+    text = b""
+    with contextlib.suppress(OSError):
+        while data := os.read(master, 65536):
+            text += data
+    os.close(master)
+    assert p.wait() == 0
+    shown = text.decode()
+    assert "\x1b[4A\x1b[J" in shown and " left" in shown
+    assert all(f"KiB  {name}" in shown for name in SHARDS)
