@@ -18,7 +18,6 @@
 #include "expertfs/format.h"
 #include "expertfs/quantise.h"
 
-#define GIB 1073741824.0
 
 enum { NAME_BYTES = 64, TMP_BYTES = NAME_BYTES + 4, MANY_ROWS_BYTES = 1 << 20 };
 
@@ -194,6 +193,7 @@ int writer_check_space(const struct writer *w, uint64_t need_bytes, struct err *
     struct statvfs v;
     char volume[256];
     uint64_t room;
+    bool gib; /* small models need MiB to show a difference */
 
     if (fstatvfs(w->dirfd, &v))
         return err_sys(e, errno, "%s: asking for free space", w->dir);
@@ -201,8 +201,10 @@ int writer_check_space(const struct writer *w, uint64_t need_bytes, struct err *
     if (room >= need_bytes)
         return 0;
     volume_of(w->dir, volume, sizeof(volume));
-    return err_set(e, ERR_IO, "%s: need %.2f GiB on %s, %.2f GiB free", w->dir,
-                   (double)need_bytes / GIB, volume, (double)room / GIB);
+    gib = need_bytes >= UINT64_C(1) << 30;
+    return err_set(e, ERR_IO, "%s: need %.2f %s on %s, %.2f %s free", w->dir,
+                   (double)need_bytes / (gib ? 1 << 30 : 1 << 20), gib ? "GiB" : "MiB", volume,
+                   (double)room / (gib ? 1 << 30 : 1 << 20), gib ? "GiB" : "MiB");
 }
 
 static int tensor_size(struct tensor *t, struct err *e)

@@ -20,6 +20,7 @@ np = pytest.importorskip("numpy")
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
 import oracle_checkpoint as och  # noqa: E402
+import oracle_container as oc  # noqa: E402
 
 STATE = "waste-convert.json"
 PATCH = "vision_tower.patch_embed.proj.weight"
@@ -175,6 +176,18 @@ def test_a_converted_checkpoint_verifies_and_runs(sources, converted, family):
     assert got["errors"]["gate"]["n"] == len(m["layers"]) * m["config"]["num_experts"]
     ids = waste_json("eval", converted[family], "--ids", "3 7 11", "--budget", BUDGET, "--logits")
     assert all(abs(v) < 1e4 for v in ids["logits"])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_each_expert_is_itself_to_readers_that_share_no_code(sources, converted, family):
+    """Source and container, both read by the oracle: w1, w3, w2 are gate, up, down, each expert is in
+    its place. Another matrix of the same shape would be off by 1.4."""
+    source, made = och.Checkpoint(sources[family]), oc.Container(converted[family])
+    for layer in map(int, made.manifest["layers"]):
+        for want, got in zip(source.experts(layer), made.experts(layer), strict=True):
+            for w, g in zip(want, got, strict=True):
+                assert w.shape == g.shape
+                assert np.linalg.norm(w - g) < 0.3 * np.linalg.norm(w)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
