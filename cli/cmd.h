@@ -10,6 +10,7 @@ int cmd_eval(struct cli *c);
 int cmd_tokenize(struct cli *c);
 int cmd_detokenize(struct cli *c);
 int cmd_plan(struct cli *c);
+int cmd_doctor(struct cli *c);
 int cmd_info(struct cli *c);
 int cmd_verify(struct cli *c);
 int cmd_convert(struct cli *c);

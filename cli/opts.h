@@ -28,7 +28,8 @@ enum { /* commands, as bits: who understands an option */
        CMD_VERSION = 1 << 8,
        CMD_HELP = 1 << 9,
        CMD_CONVERT = 1 << 10,
-       CMD_ALL = (1 << 11) - 1,
+       CMD_DOCTOR = 1 << 11,
+       CMD_ALL = (1 << 12) - 1,
 };
 
 enum {

@@ -3,6 +3,8 @@
 #include <limits.h>
 #include <string.h>
 
+#include "cli/units.h"
+
 #define FIELD(f)   offsetof(struct opts, f)
 #define N_ELEMS(a) (sizeof(a) / sizeof((a)[0]))
 
@@ -22,36 +24,37 @@ enum {
     }
 
 const struct opt opts_table[] = {
-    {"budget", 0, OPT_SIZE, GROUP_MEMORY, RUNS | CMD_PLAN, FIELD(budget), .value = "SIZE",
-     .env = "WASTE_BUDGET",
+    {"budget", 0, OPT_SIZE, GROUP_MEMORY, RUNS | CMD_PLAN | CMD_DOCTOR, FIELD(budget),
+     .value = "SIZE", .env = "WASTE_BUDGET",
      .help = "memory for everything the engine takes, such as 46G; chosen if not given"},
-    {"ctx", 0, OPT_INT, GROUP_MEMORY, RUNS | CMD_PLAN, FIELD(ctx), 1, 1 << 24, .value = "N",
-     .help = "most positions, prompt and answer together (4096)"},
-    {"max-rows", 0, OPT_INT, GROUP_MEMORY, RUNS | CMD_PLAN, FIELD(max_rows), 1, 4096, .value = "N",
-     .help = "most prompt tokens in one pass (512; fewer while memory is short)"},
+    {"ctx", 0, OPT_INT, GROUP_MEMORY, RUNS | CMD_PLAN | CMD_DOCTOR, FIELD(ctx), 1, 1 << 24,
+     .value = "N", .help = "most positions, prompt and answer together (4096)"},
+    {"max-rows", 0, OPT_INT, GROUP_MEMORY, RUNS | CMD_PLAN | CMD_DOCTOR, FIELD(max_rows), 1, 4096,
+     .value = "N", .help = "most prompt tokens in one pass (512; fewer while memory is short)"},
     {"cache", 0, OPT_CHOICE, GROUP_MEMORY, RUNS, FIELD(policy), .value = "lfru|lru",
      .help = "which expert leaves memory first (lfru)"},
-    {"threads", 0, OPT_INT, GROUP_MEMORY, RUNS | CMD_PLAN | CMD_VERIFY | CMD_SYNTH, FIELD(threads),
-     0, 64, .value = "N", .env = "WASTE_THREADS", .help = "threads; 0 = one per core (0)"},
-    {"cpus", 0, OPT_TEXT, GROUP_MEMORY, RUNS | CMD_PLAN, FIELD(cpus), .value = "LIST",
+    {"threads", 0, OPT_INT, GROUP_MEMORY, RUNS | CMD_PLAN | CMD_DOCTOR | CMD_VERIFY | CMD_SYNTH,
+     FIELD(threads), 0, 64, .value = "N", .env = "WASTE_THREADS",
+     .help = "threads; 0 = one per core (0)"},
+    {"cpus", 0, OPT_TEXT, GROUP_MEMORY, RUNS | CMD_PLAN | CMD_DOCTOR, FIELD(cpus), .value = "LIST",
      .env = "WASTE_CPUS", .help = "bind threads to these CPUs, such as 0-7,16"},
     {"io", 0, OPT_CHOICE, GROUP_MEMORY, RUNS, FIELD(io), .value = "io_uring|threads|sync",
      .env = "WASTE_IO", .help = "how experts are read; the best that works if not given"},
     {"io-depth", 0, OPT_INT, GROUP_MEMORY, RUNS, FIELD(io_depth), 1, 4096, .value = "N",
      .env = "WASTE_IO_DEPTH", .help = "reads in flight; chosen if not given"},
     {"no-direct-io", 0, OPT_CLEAR, GROUP_MEMORY,
-     RUNS | CMD_PLAN | CMD_VERIFY | CMD_SYNTH | CMD_CONVERT, FIELD(direct), .env = "WASTE_DIRECT",
-     .help = "read through the page cache"},
+     RUNS | CMD_PLAN | CMD_DOCTOR | CMD_VERIFY | CMD_SYNTH | CMD_CONVERT, FIELD(direct),
+     .env = "WASTE_DIRECT", .help = "read through the page cache"},
     {"lookahead", 0, OPT_INT, GROUP_MEMORY, RUNS, FIELD(lookahead), 0, 64, .value = "N",
      .env = "WASTE_LOOKAHEAD", .help = "experts of the next layer asked for early; 0 = off (6)"},
     {"verify", 0, OPT_SET, GROUP_MEMORY, RUNS, FIELD(verify), .env = "WASTE_VERIFY",
      .help = "check the checksum of each expert every time it is read (the default)"},
     {"no-verify", 0, OPT_CLEAR, GROUP_MEMORY, RUNS, FIELD(verify),
      .help = "do not: damage goes unseen"},
-    {"numeric", 0, OPT_CHOICE, GROUP_MEMORY, RUNS | CMD_PLAN, FIELD(numeric),
+    {"numeric", 0, OPT_CHOICE, GROUP_MEMORY, RUNS | CMD_PLAN | CMD_DOCTOR, FIELD(numeric),
      .value = "f32|direct|i16|i8", .env = "WASTE_NUMERIC",
      .help = "arithmetic of the experts; the best for this CPU if not given"},
-    {NULL, 0, OPT_CPU, GROUP_MEMORY, RUNS | CMD_PLAN, FIELD(cpu_level),
+    {NULL, 0, OPT_CPU, GROUP_MEMORY, RUNS | CMD_PLAN | CMD_DOCTOR, FIELD(cpu_level),
      .value = "c|avx2|avx512|neon", .env = "WASTE_CPU",
      .help = "highest kernel level used, of those this machine has"},
     {NULL, 0, OPT_TEXT, GROUP_MEMORY, RUNS, FIELD(route_trace), .value = "FILE",
@@ -171,25 +174,7 @@ static const char *const group_title[OPT_GROUPS] = {
     [GROUP_OUTPUT] = "Output",
 };
 
-enum { HELP_COLUMN = 27, HELP_WIDTH = 79 };
-
-/* text, wrapped at HELP_WIDTH; the cursor is in column `at` and continuation lines are indented. */
-static void print_wrapped(FILE *to, const char *text, int at, int indent)
-{
-    while (*text) {
-        int len = (int)strcspn(text, " ");
-
-        if (at + 1 + len > HELP_WIDTH) {
-            fprintf(to, "\n%*s", indent - 1, "");
-            at = indent - 1;
-        }
-        fprintf(to, " %.*s", len, text);
-        at += 1 + len;
-        text += len;
-        text += strspn(text, " ");
-    }
-    fputc('\n', to);
-}
+enum { HELP_COLUMN = 27 };
 
 static const char *help_of(const struct opt *opt, unsigned commands)
 {

@@ -221,3 +221,22 @@ int ids_parse(int32_t **out, size_t *n_out, const char *text, size_t len, struct
     *n_out = n;
     return 0;
 }
+
+void print_wrapped(FILE *to, const char *text, int at, int indent)
+{
+    enum { WIDTH = 79 };
+
+    while (*text) {
+        int len = (int)strcspn(text, " ");
+
+        if (at + 1 + len > WIDTH) {
+            fprintf(to, "\n%*s", indent - 1, "");
+            at = indent - 1;
+        }
+        fprintf(to, " %.*s", len, text);
+        at += 1 + len;
+        text += len;
+        text += strspn(text, " ");
+    }
+    fputc('\n', to);
+}

@@ -4,6 +4,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "base/err.h"
 
@@ -27,6 +28,10 @@ const char *count_text(char text[UNITS_TEXT], uint64_t n);
 
 /* "0:07", "12:40", "3:04:05", and "--:--" for a duration that nobody can know. */
 const char *time_text(char text[UNITS_TEXT], double seconds);
+
+/* Print text and a newline, in lines of at most 79 columns; the cursor is in column `at`, further
+ * lines are indented. */
+void print_wrapped(FILE *to, const char *text, int at, int indent);
 
 /* Token ids separated by spaces, commas, tabs or newlines. *out is the caller's to free. ERR_ARG
  * names what is not an id; ERR_NOMEM. An empty text is no ids. */

@@ -49,6 +49,15 @@ static const struct command {
      "  waste plan k3.waste --budget 46G\n"
      "  waste plan config.json --ctx 32768 --drive 7GB/s\n"
      "  waste plan k3.waste --measure\n"},
+    {"doctor", CMD_DOCTOR, cmd_doctor, 0, 1, "[MODEL]",
+     "is this machine good for it, and what would be better",
+     "Looks at kernel, processor, memory and its limits, at the file system and the\n"
+     "drive below MODEL (or another directory; \".\" if not given), says what to do about\n"
+     "each thing that could be better, reads the model's records for a second, and\n"
+     "ends with what to expect. Nothing is changed. Exit code 3: the model does not fit.",
+     "  waste doctor\n"
+     "  waste doctor k3.waste --budget 46G\n"
+     "  waste doctor /mnt/nvme --json\n"},
     {"info", CMD_INFO, cmd_info, 1, 1, "MODEL", "what a container holds",
      "From the manifest and the sizes of files; nothing is loaded.", "  waste info k3.waste\n"},
     {"verify", CMD_VERIFY, cmd_verify, 1, 1, "MODEL", "check every byte that can be checked",
@@ -79,7 +88,7 @@ static const struct command {
 };
 
 /* Commands of later versions, and of other programs. */
-static const char *const later_commands[] = {"bench", "chat", "config", "doctor", "serve"};
+static const char *const later_commands[] = {"bench", "chat", "config", "serve"};
 
 static const struct command *command_named(const char *name)
 {
