@@ -155,6 +155,19 @@ static const char *unified_mount(const char *root)
     return hybrid ? "/sys/fs/cgroup/unified" : "/sys/fs/cgroup";
 }
 
+bool machine_cgroup(const char *root, char *out, unsigned out_bytes)
+{
+    char cgroup[PATH_MAX];
+    int n;
+
+    if (!root || !strcmp(root, "/"))
+        root = "";
+    if (strlen(root) >= PATH_MAX || !cgroup_of_self(root, NULL, cgroup, sizeof(cgroup)))
+        return false;
+    n = snprintf(out, out_bytes, "%s%s%s", root, unified_mount(root), cgroup);
+    return n > 0 && (unsigned)n < out_bytes && access(out, F_OK) == 0;
+}
+
 /* The smallest limit seen so far. */
 struct least {
     const char *root;

@@ -5,6 +5,7 @@
 #ifndef BASE_MACHINE_H
 #define BASE_MACHINE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/err.h"
@@ -19,6 +20,10 @@ uint64_t machine_ram(void);
  * decided ("physical RAM", "/sys/fs/cgroup/x/memory.high"). root replaces "/" in tests; NULL = "/".
  * Never fails: what cannot be read does not limit. */
 uint64_t machine_usable_ram(const char *root, char *what, unsigned what_bytes);
+
+/* The directory of this process's cgroup under v2, "/sys/fs/cgroup/x" below root (NULL = "/").
+ * false: there is none that we can see, or out is too small. */
+bool machine_cgroup(const char *root, char *out, unsigned out_bytes);
 
 /* Cores that cpu.max of this process's cgroup and its ancestors pays for, rounded up; 0 = no limit.
  * root as above. */

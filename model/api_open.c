@@ -14,6 +14,7 @@ enum {
     LOOKAHEAD_DEFAULT = 6,
     DEPTH_MAX = 32,
     FLIGHT_BYTES = 32 << 20, /* in flight before a drive is measured */
+    GIVE_PART = 16,          /* of the frames, given back when memory is short */
 };
 
 void ctx_poll(void *arg)
@@ -46,10 +47,34 @@ void ctx_poll(void *arg)
     }
 }
 
+static double mib(uint64_t bytes)
+{
+    return (double)bytes / (1 << 20);
+}
+
 static void say(waste_ctx *ctx, int level, const char *text)
 {
     if (ctx->opts.log && text[0])
         ctx->opts.log(level, text, ctx->opts.user);
+}
+
+void ctx_relieve(waste_ctx *ctx)
+{
+    unsigned least = 2 * ctx->model.hp.top_k, n = ctx->frames.n, give = n / GIVE_PART;
+    size_t bytes;
+    char text[160];
+
+    if (!ctx->experts || n <= least || !pressure_look(&ctx->pressure, now_ns()))
+        return;
+    give = give ? give : 1;
+    give = give < n - least ? give : n - least;
+    bytes = ctx->experts->ops->trim(ctx->experts, give * ctx->frames.frame_bytes);
+    if (!bytes)
+        return;
+    snprintf(text, sizeof(text),
+             "memory is short: %.1f MiB of the expert pool given back for good, %.1f MiB are left",
+             mib(bytes), mib(ctx->frames.n * ctx->frames.frame_bytes));
+    say(ctx, 1, text);
 }
 
 /* Ids that are never chosen: those without a meaning, and places of images. */
@@ -98,11 +123,6 @@ static int text_open(waste_ctx *ctx, struct err *e)
     if (!ctx->n_stop && ctx->tokenizer && tokenizer_n_ranks(ctx->tokenizer) + 2 < hp->vocab)
         ctx->stop[ctx->n_stop++] = (int32_t)tokenizer_n_ranks(ctx->tokenizer) + 2;
     return masks_open(ctx, e);
-}
-
-static double mib(uint64_t bytes)
-{
-    return (double)bytes / (1 << 20);
 }
 
 static int plan_open(waste_ctx *ctx, const struct wish *w, struct err *e)
@@ -289,6 +309,7 @@ static int ctx_open(waste_ctx *ctx, const char *path, const struct wish *w, stru
         return e->code;
     say(ctx, 1, ctx->io_report.steps);
     describe(ctx);
+    pressure_open(&ctx->pressure, NULL);
     progress_begin(&ctx->progress, PHASE_IDLE, 0);
     return 0;
 }

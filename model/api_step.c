@@ -253,6 +253,7 @@ static int step_run(const struct step *s, struct err *e)
     ctx->item_stride = s->stride;
     ctx->running = true;
     rc = pass(s, &rows, e);
+    ctx_relieve(ctx);
     ctx->running = false;
     ctx->n_items = 0;
     sec = (double)(now_ns() - t0) * 1e-9;

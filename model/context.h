@@ -5,6 +5,7 @@
 #define MODEL_CONTEXT_H
 
 #include "base/machine.h"
+#include "base/pressure.h"
 #include "expertfs/container.h"
 #include "include/waste.h"
 #include "model/budget.h"
@@ -57,6 +58,7 @@ struct waste_ctx {
     unsigned n_threads, ctx_tokens, lookahead, depth, n_direct, n_banks;
     char direct_why[96], arch[64], quant[96];
     struct progress progress;
+    struct pressure pressure;
     struct route_trace *trace;
     waste_counters counters;
     uint64_t last_poll_ns;
@@ -88,6 +90,9 @@ uint64_t expert_params(const struct hparams *hp, unsigned n);
  * wants. A call that ran passes ends with step_end, which spends a cancellation. */
 int step_feed(waste_ctx *ctx, waste_item *it, struct err *e);
 waste_status step_end(waste_ctx *ctx, int rc, struct err *e);
+
+/* After a pass: give frames of the pool back for good while memory is short. */
+void ctx_relieve(waste_ctx *ctx);
 
 waste_status status_of(int code);
 /* Begin a call on ctx: forgets the last error. WASTE_E_BUSY inside a callback of a running pass,

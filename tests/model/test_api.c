@@ -13,6 +13,7 @@
 
 #include <cmocka.h>
 
+#include "model/context.h"
 #include "tests/model/models.h"
 
 enum { N_MOST = 64 };
@@ -407,6 +408,65 @@ static void information_is_consistent(void **state)
     waste_close(ctx);
 }
 
+static unsigned n_warnings;
+
+static void count_warnings(int level, const char *text, void *user)
+{
+    (void)user;
+    assert_int_equal(level, 1);
+    assert_non_null(strstr(text, "memory is short"));
+    n_warnings++;
+}
+
+/* Under pressure the pool gives frames back pass by pass, stops at what the plan calls least, takes
+ * none back, and no bit changes. */
+static void short_memory_shrinks_the_pool_and_nothing_else(void **state)
+{
+    (void)state;
+    for (unsigned engine = 0; model_engine(engine); engine++) {
+        struct setup s = {.threads = 2, .lookahead = 3, .io = model_engine(engine)};
+        const struct golden *g = &models[0].gold;
+        waste_engine en = {.size = sizeof(en)};
+        char path[] = "/tmp/waste-stall-XXXXXX";
+        int fd = mkstemp(path);
+        waste_ctx *ctx, *calm;
+        unsigned before;
+
+        s.budget = model_floor(models[0].dir, &s) + (4 << 20);
+        ctx = model_open(models[0].dir, &s);
+        calm = model_open(models[0].dir, &s);
+        ctx->opts.log = count_warnings;
+        n_warnings = 0;
+        assert_true(dprintf(fd, "full avg10=50.00 avg60=0.00 avg300=0.00 total=1\n") > 0);
+        snprintf(ctx->pressure.stall, sizeof(ctx->pressure.stall), "%s", path);
+        waste_engine_info(ctx, &en);
+        before = en.n_frames;
+        assert_true(before > 2 * ctx->model.hp.top_k + 5);
+        for (unsigned i = 0; i < 60; i++) {
+            const float *a, *b;
+
+            if (i == 30) /* it passes: what is gone stays gone */
+                assert_int_equal(ftruncate(fd, 0), 0);
+            ctx->pressure.next_ns = 0;
+            a = model_feed(ctx, &g->ids[i % 20], 1, 1);
+            b = model_feed(calm, &g->ids[i % 20], 1, 1);
+            assert_memory_equal(a, b, g->vocab * sizeof(*a));
+            waste_engine_info(ctx, &en);
+            if (i < 30)
+                assert_true(en.n_frames < before || before == 2 * ctx->model.hp.top_k);
+            else
+                assert_int_equal(en.n_frames, before);
+            before = en.n_frames;
+        }
+        assert_true(n_warnings > 5);
+        assert_true(before >= 2 * ctx->model.hp.top_k);
+        waste_close(ctx);
+        waste_close(calm);
+        close(fd);
+        unlink(path);
+    }
+}
+
 static int count_calls(const waste_progress *p, void *user)
 {
     unsigned *calls = user;
@@ -696,6 +756,7 @@ int main(void)
         cmocka_unit_test(text_goes_in_and_out),
         cmocka_unit_test(pieces_are_whole_characters),
         cmocka_unit_test(information_is_consistent),
+        cmocka_unit_test(short_memory_shrinks_the_pool_and_nothing_else),
         cmocka_unit_test(the_progress_callback_cancels),
         cmocka_unit_test(a_callback_cannot_disturb_the_pass_it_comes_from),
         cmocka_unit_test(a_forked_child_is_told_to_open_its_own),
