@@ -17,7 +17,8 @@ enum phase {
     PHASE_DECODE,
     PHASE_VERIFY,
     PHASE_SYNTH,
-    PHASE_CONVERT
+    PHASE_CONVERT,
+    PHASE_PLACE
 };
 
 struct progress {

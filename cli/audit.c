@@ -5,6 +5,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "expertfs/placement.h"
+
 /* What a conversion with the usual settings has: 3 stages of 256, trunk at 4 bits. */
 static const struct published {
     const char *model;
@@ -94,14 +96,20 @@ static void note_variants(struct audit *a, const struct manifest *m)
 
 static void note_files(struct audit *a, const struct manifest *m, int dirfd)
 {
-    unsigned bad = 0, first = 0;
+    unsigned bad = 0, first = 0, spread = 0;
+    struct placement where;
+    struct err e;
 
     if (!file_bytes(dirfd, "tokenizer.model") && !file_bytes(dirfd, "tiktoken.model"))
         add_note(a, "no tokenizer.model: only token ids can be used");
     if (!file_bytes(dirfd, "specials.json"))
         add_note(a, "no specials.json: control texts are ordinary text");
+    if (placement_read(&where, dirfd, m->first_dense, m->n_layers, &e))
+        add_note(a, "%s", e.text);
     for (unsigned i = 0; i < m->n_layers; i++) {
-        if (!m->bank[i].present || file_bytes(dirfd, m->bank[i].file) == m->bank[i].bytes)
+        spread += where.spread[i];
+        if (!m->bank[i].present || where.spread[i] ||
+            file_bytes(dirfd, m->bank[i].file) == m->bank[i].bytes)
             continue;
         first = bad++ ? first : i;
     }
@@ -109,6 +117,9 @@ static void note_files(struct audit *a, const struct manifest *m, int dirfd)
         add_note(a, "%s: %llu bytes on disk, manifest says %llu (incomplete copy?)%s",
                  m->bank[first].file, (unsigned long long)file_bytes(dirfd, m->bank[first].file),
                  (unsigned long long)m->bank[first].bytes, bad > 1 ? ", and others" : "");
+    if (spread)
+        add_note(a, "experts of %u layers are spread over %u drives (waste place)", spread,
+                 where.n);
 }
 
 void audit_container(struct audit *a, const struct manifest *m, int dirfd)

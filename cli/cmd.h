@@ -9,6 +9,7 @@ int cmd_run(struct cli *c);
 int cmd_eval(struct cli *c);
 int cmd_tokenize(struct cli *c);
 int cmd_detokenize(struct cli *c);
+int cmd_place(struct cli *c);
 int cmd_plan(struct cli *c);
 int cmd_doctor(struct cli *c);
 int cmd_info(struct cli *c);

@@ -23,6 +23,7 @@
 #include "cli/units.h"
 #include "expertfs/codebook.h"
 #include "expertfs/container.h"
+#include "expertfs/placement.h"
 #include "expertfs/trunk.h"
 #include "model/hparams.h"
 #include "model/tokenizer.h"
@@ -40,6 +41,7 @@ struct found { /* something that is wrong; -1: of no layer, or of no single expe
 struct bank_file { /* one that can be opened */
     struct file file;
     unsigned layer;
+    int drive;         /* of a layer that is spread over several; -1: it is not */
     uint64_t first, n; /* its records, of all that are examined; whole ones only */
 };
 
@@ -48,7 +50,9 @@ struct verify {
     const char *path;
     int dir;
     struct manifest m;
-    struct bank_file bank[FORMAT_LAYERS_MAX];
+    struct placement placement;
+    int drive_fd[PLACEMENT_DRIVES_MAX]; /* -1: not open */
+    struct bank_file *bank;             /* [n_banks] */
     unsigned n_banks;
     uint64_t n_records;
     unsigned n_tensors;      /* of the trunk, that were looked at */
@@ -116,10 +120,12 @@ static void check_record(struct verify *v, uint64_t i, uint8_t *record)
 {
     const struct record_layout *l = &v->m.record;
     const struct bank_file *b = bank_of(v, i);
-    unsigned layer = b->layer, expert = (unsigned)(i - b->first);
+    unsigned layer = b->layer, rank = (unsigned)(i - b->first);
+    unsigned expert =
+        b->drive < 0 ? rank : placement_expert(&v->placement, (unsigned)b->drive, rank);
     struct err e;
 
-    if (read_record(v, &b->file, record, (uint64_t)expert * l->bytes, &e))
+    if (read_record(v, &b->file, record, (uint64_t)rank * l->bytes, &e))
         err_wrap(&e, "layer %u expert %u", layer, expert);
     else if (!record_check(l, record, layer, expert, v->m.bank[layer].codebook_base, &e) &&
              (v->c->opts.headers || !record_verify(l, record, layer, expert, &e)))
@@ -160,29 +166,86 @@ static unsigned choose_threads(const struct verify *v)
     return n < THREADS_DEFAULT_MAX ? n : THREADS_DEFAULT_MAX;
 }
 
-static void bank_open(struct verify *v, unsigned layer)
+/* A file of n records of a layer. drive: of a spread layer, else -1. */
+static void bank_open(struct verify *v, unsigned layer, int drive, int dirfd, const char *name,
+                      unsigned n)
 {
-    const struct bank *says = &v->m.bank[layer];
+    uint64_t bytes = (uint64_t)n * v->m.record.bytes;
     struct bank_file *b = &v->bank[v->n_banks];
     struct err e;
 
-    if (file_open(&b->file, v->dir, says->file, v->c->opts.direct, &e)) {
+    if (file_open(&b->file, dirfd, name, v->c->opts.direct, &e)) {
         err_wrap(&e, "layer %u", layer);
         found(v, (int)layer, -1, &e);
         return;
     }
-    if (b->file.bytes != says->bytes) {
+    if (b->file.bytes != bytes) {
         err_set(&e, ERR_FORMAT,
                 "layer %u: %s: %llu bytes on disk, manifest says %llu (incomplete copy?)", layer,
-                says->file, (unsigned long long)b->file.bytes, (unsigned long long)says->bytes);
+                name, (unsigned long long)b->file.bytes, (unsigned long long)bytes);
         found(v, (int)layer, -1, &e);
     }
     b->layer = layer;
+    b->drive = drive;
     b->first = v->n_records;
     b->n = b->file.bytes / v->m.record.bytes;
-    b->n = b->n < v->m.n_experts ? b->n : v->m.n_experts;
+    b->n = b->n < n ? b->n : n;
     v->n_records += b->n;
     v->n_banks++;
+}
+
+static void pieces_open(struct verify *v, unsigned layer)
+{
+    char name[PLACEMENT_NAME_BYTES];
+
+    placement_piece(name, layer);
+    for (unsigned d = 0; d < v->placement.n; d++) {
+        unsigned n = placement_records(&v->placement, d, v->m.n_experts);
+
+        if (n && v->drive_fd[d] >= 0)
+            bank_open(v, layer, (int)d, v->drive_fd[d], name, n);
+    }
+}
+
+static void drives_open(struct verify *v)
+{
+    struct err e;
+    bool any = false;
+
+    if (placement_read(&v->placement, v->dir, v->m.first_dense, v->m.n_layers, &e))
+        found(v, -1, -1, &e);
+    for (unsigned l = 0; l < FORMAT_LAYERS_MAX; l++)
+        any |= v->placement.spread[l];
+    for (unsigned d = 0; any && d < v->placement.n; d++) {
+        v->drive_fd[d] = placement_open_dir(&v->placement, d, v->dir, &e);
+        if (v->drive_fd[d] < 0)
+            found(v, -1, -1, &e);
+    }
+}
+
+static void drives_close(struct verify *v)
+{
+    for (unsigned d = 0; d < PLACEMENT_DRIVES_MAX; d++)
+        if (v->drive_fd[d] >= 0)
+            close(v->drive_fd[d]);
+}
+
+static void layer_open(struct verify *v, unsigned layer)
+{
+    if (v->placement.spread[layer])
+        pieces_open(v, layer);
+    else
+        bank_open(v, layer, -1, v->dir, v->m.bank[layer].file, v->m.n_experts);
+}
+
+static int banks_open(struct verify *v)
+{
+    drives_open(v);
+    v->bank = calloc((size_t)v->m.n_layers * (v->placement.n + 1), sizeof(*v->bank));
+    for (unsigned layer = 0; v->bank && layer < v->m.n_layers; layer++)
+        if (manifest_is_moe(&v->m, layer))
+            layer_open(v, layer);
+    return v->bank ? 0 : ERR_NOMEM;
 }
 
 static void check_banks(struct verify *v)
@@ -412,10 +475,8 @@ static int verify_all(struct verify *v)
     term_cancels(NULL, &v->progress.cancel);
     check_tokenizer(v);
     whole_bytes = check_whole(v);
-    for (unsigned layer = 0; layer < v->m.n_layers; layer++) {
-        if (manifest_is_moe(&v->m, layer))
-            bank_open(v, layer);
-    }
+    if (banks_open(v))
+        return fail(v->c, EXIT_MEMORY, NULL, "verify", "no memory");
     if (v->whole.code && !v->n_found)
         found(v, -1, -1, &v->whole); /* nothing that we looked for */
     progress_begin(&v->progress, PHASE_VERIFY, 0);
@@ -476,6 +537,8 @@ static void verify_close(struct verify *v)
 {
     for (unsigned i = 0; i < v->n_banks; i++)
         file_close(&v->bank[i].file);
+    free(v->bank);
+    drives_close(v);
     manifest_release(&v->m);
     if (v->dir >= 0)
         close(v->dir);
@@ -513,6 +576,7 @@ int cmd_verify(struct cli *c)
     v->c = c;
     v->path = path;
     v->dir = -1;
+    memset(v->drive_fd, -1, sizeof(v->drive_fd));
     pthread_mutex_init(&v->lock, NULL);
     rc = model_find(c, c->opts.arg[1], path);
     if (!rc)

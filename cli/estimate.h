@@ -25,10 +25,14 @@ struct estimate estimate_decode(uint64_t pool_bytes, uint64_t working_set_bytes,
                                 uint64_t expert_bytes, uint64_t trunk_bytes, double drive_rate,
                                 double ram_rate);
 
-/* Both measurements end early at an interrupt: ERR_CANCELLED. */
+/* All measurements end early at an interrupt: ERR_CANCELLED. */
 
 /* Bytes per second of this machine's memory: a sum over a large buffer on all cores, 0.3 s. */
 int measure_ram(double *rate, struct err *e);
+
+/* Bytes per second of random reads of record_bytes in a directory, for half a second; writes and
+ * removes a file of 256 MiB. ERR_IO. */
+int measure_dir(double *rate, const char *dir, uint32_t record_bytes, struct err *e);
 
 /* Bytes per second of random expert records of the container in `dir`, as decoding reads them,
  * for about a second. *direct: every bank past the page cache; otherwise it is not the disk. */

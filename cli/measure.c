@@ -1,10 +1,13 @@
 /* cli/measure.c - the two rates that cli/estimate.h wants. */
 #include "cli/estimate.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/machine.h"
 #include "base/thread.h"
@@ -20,12 +23,14 @@ enum {
     IN_FLIGHT_BYTES = 32 << 20, /* what a drive wants before it is measured */
     READERS_MIN = 2,
     READERS_MAX = 16,
+    NOISE_BYTES = 256 << 20,
 };
 
 struct meter { /* what all threads of one measurement share */
     const struct container *container;
     const struct manifest *m;
-    size_t bytes_each; /* of a thread's buffer */
+    const struct file *file; /* for read_anywhere */
+    size_t bytes_each;       /* of a thread's buffer */
     int (*work)(struct meter *t, uint8_t *buffer, uint64_t *random, struct err *e);
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -86,6 +91,17 @@ static int read_record(struct meter *t, uint8_t *record, uint64_t *random, struc
     if (status)
         return err_sys(e, -status, "layer %u expert %u", layer, expert);
     atomic_fetch_add(&t->bytes, at.length);
+    return 0;
+}
+
+static int read_anywhere(struct meter *t, uint8_t *record, uint64_t *random, struct err *e)
+{
+    uint64_t offset = next_random(random) % (t->file->bytes / t->bytes_each) * t->bytes_each;
+    int status = file_pread(t->file, record, t->bytes_each, offset);
+
+    if (status)
+        return err_sys(e, -status, "%s", t->file->name);
+    atomic_fetch_add(&t->bytes, t->bytes_each);
     return 0;
 }
 
@@ -185,12 +201,57 @@ static bool all_direct(const struct container *c)
     return true;
 }
 
+static unsigned readers_of(uint32_t record_bytes)
+{
+    unsigned n = IN_FLIGHT_BYTES / record_bytes;
+
+    return n < READERS_MIN ? READERS_MIN : n > READERS_MAX ? READERS_MAX : n;
+}
+
+/* A file of noise, gone when it is closed; what a drive cannot compress. */
+static int noise_file(int dirfd, const char *dir, struct err *e)
+{
+    enum { PIECE = 1 << 20 };
+    int fd = openat(dirfd, "waste-measure.tmp", O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    uint64_t *piece = malloc(PIECE), random = 1;
+    int bad = fd < 0 || !piece ? errno : 0;
+
+    for (unsigned at = 0; !bad && at < NOISE_BYTES / PIECE; at++) {
+        for (unsigned i = 0; i < PIECE / sizeof(*piece); i++)
+            piece[i] = next_random(&random);
+        if (write(fd, piece, PIECE) != PIECE)
+            bad = errno ? errno : ENOSPC;
+    }
+    if (!bad && fsync(fd))
+        bad = errno;
+    free(piece);
+    if (fd >= 0)
+        close(fd);
+    return bad ? err_sys(e, bad, "%.200s: a file to measure with", dir) : 0;
+}
+
+int measure_dir(double *rate, const char *dir, uint32_t record_bytes, struct err *e)
+{
+    int dirfd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC), bad;
+    struct meter t = {.work = read_anywhere, .bytes_each = record_bytes};
+    struct file f = {.fd = 0};
+
+    if (dirfd < 0)
+        return err_sys(e, errno, "%.200s", dir);
+    bad = noise_file(dirfd, dir, e) || file_open(&f, dirfd, "waste-measure.tmp", true, e);
+    unlinkat(dirfd, "waste-measure.tmp", 0);
+    close(dirfd);
+    t.file = &f;
+    bad = bad ? e->code : meter_run(&t, readers_of(record_bytes), DRIVE_NS / 2, rate, e);
+    file_close(&f);
+    return bad;
+}
+
 int measure_drive(double *rate, bool *direct, const char *dir, bool want_direct, struct err *e)
 {
     struct container_options o = {.direct = want_direct};
     struct meter t = {.work = read_record};
     struct container *c;
-    unsigned n;
     int bad;
 
     if (container_open(&c, dir, &o, e))
@@ -202,9 +263,7 @@ int measure_drive(double *rate, bool *direct, const char *dir, bool want_direct,
         return err_set(e, ERR_UNSUPPORTED, "%s has no experts to read", dir);
     }
     t.bytes_each = t.m->record.bytes;
-    n = IN_FLIGHT_BYTES / t.m->record.bytes;
-    n = n < READERS_MIN ? READERS_MIN : n > READERS_MAX ? READERS_MAX : n;
-    bad = meter_run(&t, n, DRIVE_NS, rate, e);
+    bad = meter_run(&t, readers_of(t.m->record.bytes), DRIVE_NS, rate, e);
     if (!bad)
         *direct = all_direct(c);
     container_close(c);

@@ -29,7 +29,8 @@ enum { /* commands, as bits: who understands an option */
        CMD_HELP = 1 << 9,
        CMD_CONVERT = 1 << 10,
        CMD_DOCTOR = 1 << 11,
-       CMD_ALL = (1 << 12) - 1,
+       CMD_PLACE = 1 << 12,
+       CMD_ALL = (1 << 13) - 1,
 };
 
 enum {
@@ -70,8 +71,9 @@ struct opts { /* strings are borrowed from argv and the environment */
     const char *shape;
     int64_t layers, experts; /* 0 = the shape's own */
     const char *src, *out, *against, *stages, *trunk_bits, *router_bits, *reclaim;
+    const char *drives;
     int64_t jobs, sample; /* 0 = the default */
-    bool resume, all;
+    bool resume, all, gather;
 
     /* output */
     bool json, quiet, help, version;

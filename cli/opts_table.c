@@ -149,6 +149,12 @@ const struct opt opts_table[] = {
     {"resume", 0, OPT_SET, GROUP_COMMAND, CMD_CONVERT, FIELD(resume),
      .help = "only go on with a conversion that was interrupted, begin none"},
 
+    {"drives", 0, OPT_TEXT, GROUP_COMMAND, CMD_PLACE, FIELD(drives), .value = "DIR[=N],...",
+     .help = "directories on other drives, with a share from 1 to 16 each; \".\" is the "
+             "container's own. Without shares the drives are measured"},
+    {"gather", 0, OPT_SET, GROUP_COMMAND, CMD_PLACE, FIELD(gather),
+     .help = "bring everything back into the container"},
+
     {"json", 0, OPT_SET, GROUP_OUTPUT, CMD_ALL & ~CMD_HELP, FIELD(json),
      .help = "one JSON object on standard output; an error is one on standard error",
      .other = OTHER({CMD_RUN, "a JSON object for each token on standard output, then one with all; "

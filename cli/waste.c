@@ -76,6 +76,16 @@ static const struct command {
      "command, and ends with the same bytes.",
      "  waste convert --src Kimi-Linear-48B-A3B-Instruct --out kimi-linear.waste\n"
      "  waste convert --src Kimi-K3 --out k3.waste --jobs 16 --reclaim dry\n"},
+    {"place", CMD_PLACE, cmd_place, 1, 1, "MODEL",
+     "spread a container's experts over several drives",
+     "Each drive gets a part of every layer, so that a token's experts come from all of\n"
+     "them at once. Nothing is kept twice. Layers move one by one; an interrupted move is\n"
+     "continued by the same command, and the model runs at any stage of it. A drive that\n"
+     "is missing later is an error that names it. Without options: where things are.\n"
+     "Other programs read the container again after --gather.",
+     "  waste place k3.waste --drives /mnt/b,/mnt/c\n"
+     "  waste place k3.waste --drives /mnt/b=3,.=1\n"
+     "  waste place k3.waste --gather\n"},
     {"synth", CMD_SYNTH, cmd_synth, 1, 1, "MODEL",
      "make a container of a real shape, filled with noise",
      "To measure a machine before a terabyte is downloaded. The same options give the\n"

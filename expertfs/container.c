@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/bytes.h"
+#include "expertfs/placement.h"
 
 #ifndef O_PATH /* a directory we may search but not list can still be used */
 #define O_PATH O_RDONLY
@@ -35,9 +36,12 @@ struct container {
     struct dir_lock *lock; /* NULL: not asked for, or not to be had */
     struct manifest manifest;
     struct file trunk, codebooks;
-    struct file bank[FORMAT_LAYERS_MAX]; /* n_banks of them, in layer order */
-    const struct file *files[FORMAT_LAYERS_MAX];
-    unsigned n_banks;
+    struct placement placement;
+    struct file *bank; /* [n_banks]: in layer order; of a spread layer one a drive */
+    const struct file **files;
+    unsigned n_banks, *layer_of; /* [n_banks] */
+    unsigned first_file[FORMAT_LAYERS_MAX];
+    unsigned drive_file[PLACEMENT_DRIVES_MAX]; /* of a spread layer: a drive's, from its first */
     uint32_t fingerprint;
     struct stat trunk_stat; /* at open */
 };
@@ -100,27 +104,98 @@ static void lock_drop(struct dir_lock *l)
 }
 
 /* Rules B3, B5 and B7 as the file system sees it. */
-static int bank_open(struct container *c, unsigned layer, bool direct, struct err *e)
+static int bank_open(struct container *c, unsigned layer, int dirfd, const char *name,
+                     uint64_t bytes, bool direct, struct err *e)
 {
-    const struct bank *says = &c->manifest.bank[layer];
     struct file *f = &c->bank[c->n_banks];
     struct stat a, b;
 
-    if (file_open(f, c->dirfd, says->file, direct, e))
+    if (file_open(f, dirfd, name, direct, e))
         return e->code;
+    c->layer_of[c->n_banks] = layer;
     c->files[c->n_banks++] = f;
-    if (f->bytes != says->bytes)
+    if (f->bytes != bytes)
         return err_set(e, ERR_FORMAT,
                        "%s: %" PRIu64 " bytes on disk, manifest says %" PRIu64
                        " (incomplete copy?)",
-                       says->file, f->bytes, says->bytes);
+                       name, f->bytes, bytes);
     if (fstat(f->fd, &a))
-        return err_sys(e, errno, "%s", says->file);
+        return err_sys(e, errno, "%s", name);
     for (const struct file *other = c->bank; other < f; other++)
         if (!fstat(other->fd, &b) && a.st_dev == b.st_dev && a.st_ino == b.st_ino)
             return err_set(e, ERR_FORMAT, "%s: the same file is the bank of another layer, as %s",
-                           says->file, other->name);
+                           name, other->name);
     return 0;
+}
+
+/* One drive's pieces of a layer. */
+static int piece_open(struct container *c, unsigned layer, unsigned drive, int drive_fd,
+                      bool direct, struct err *e)
+{
+    const struct manifest *m = &c->manifest;
+    unsigned n = placement_records(&c->placement, drive, m->n_experts);
+    char name[PLACEMENT_NAME_BYTES];
+
+    placement_piece(name, layer);
+    if (bank_open(c, layer, drive_fd, name, (uint64_t)n * m->record.bytes, direct, e))
+        return err_wrap(e, "drive %u (%.200s)", drive, c->placement.dir[drive]);
+    return 0;
+}
+
+static int banks_alloc(struct container *c, struct err *e)
+{
+    const struct manifest *m = &c->manifest;
+    size_t n = 0;
+
+    for (unsigned layer = m->first_dense; layer < m->n_layers; layer++)
+        n += c->placement.spread[layer] ? c->placement.n : 1;
+    c->bank = calloc(n + 1, sizeof(*c->bank));
+    c->files = calloc(n + 1, sizeof(*c->files));
+    c->layer_of = calloc(n + 1, sizeof(*c->layer_of));
+    return c->bank && c->files && c->layer_of ? 0 : err_set(e, ERR_NOMEM, "%zu banks", n);
+}
+
+static int banks_open_from(struct container *c, const int drive_fd[], bool direct, struct err *e)
+{
+    const struct manifest *m = &c->manifest;
+
+    for (unsigned layer = m->first_dense; layer < m->n_layers; layer++) {
+        c->first_file[layer] = c->n_banks;
+        if (!c->placement.spread[layer]) {
+            if (bank_open(c, layer, c->dirfd, m->bank[layer].file, m->bank[layer].bytes, direct, e))
+                return e->code;
+            continue;
+        }
+        for (unsigned d = 0; d < c->placement.n; d++) {
+            c->drive_file[d] = c->n_banks - c->first_file[layer];
+            if (placement_records(&c->placement, d, m->n_experts) &&
+                piece_open(c, layer, d, drive_fd[d], direct, e))
+                return e->code;
+        }
+    }
+    return 0;
+}
+
+static int banks_open(struct container *c, bool direct, struct err *e)
+{
+    const struct manifest *m = &c->manifest;
+    int drive_fd[PLACEMENT_DRIVES_MAX], code = 0;
+    unsigned n = 0;
+    bool any = false; /* a move that was begun and no more needs no drive */
+
+    if (placement_read(&c->placement, c->dirfd, m->first_dense, m->n_layers, e) ||
+        banks_alloc(c, e))
+        return e->code;
+    for (unsigned l = m->first_dense; l < m->n_layers; l++)
+        any |= c->placement.spread[l];
+    for (; any && !code && n < c->placement.n; n += !code)
+        if ((drive_fd[n] = placement_open_dir(&c->placement, n, c->dirfd, e)) < 0)
+            code = e->code;
+    if (!code)
+        code = banks_open_from(c, drive_fd, direct, e);
+    while (n)
+        close(drive_fd[--n]);
+    return code;
 }
 
 static int files_open(struct container *c, bool direct, struct err *e)
@@ -138,10 +213,7 @@ static int files_open(struct container *c, bool direct, struct err *e)
     if (c->codebooks.bytes > CODEBOOKS_BYTES_MAX)
         return err_set(e, ERR_LIMIT, "codebooks.bin: %" PRIu64 " bytes, more than %" PRIu64,
                        c->codebooks.bytes, CODEBOOKS_BYTES_MAX);
-    for (unsigned layer = m->first_dense; layer < m->n_layers; layer++)
-        if (bank_open(c, layer, direct, e))
-            return e->code;
-    return 0;
+    return banks_open(c, direct, e);
 }
 
 /* crc over a whole file, in pieces. */
@@ -181,8 +253,8 @@ static int fingerprint_make(struct container *c, struct err *e)
     }
     file_close(&manifest);
     crc = crc_u64(crc_u64(crc, c->trunk.bytes), c->codebooks.bytes);
-    for (unsigned i = 0; i < c->n_banks; i++)
-        crc = crc_u64(crc, c->bank[i].bytes);
+    for (unsigned l = c->manifest.first_dense; c->n_banks && l < c->manifest.n_layers; l++)
+        crc = crc_u64(crc, c->manifest.bank[l].bytes); /* wherever its records lie */
     c->fingerprint = crc;
     return 0;
 }
@@ -222,6 +294,9 @@ void container_close(struct container *c)
         return;
     for (unsigned i = 0; i < c->n_banks; i++)
         file_close(&c->bank[i]);
+    free(c->bank);
+    free(c->files);
+    free(c->layer_of);
     file_close(&c->codebooks);
     file_close(&c->trunk);
     manifest_release(&c->manifest);
@@ -275,6 +350,11 @@ const struct file *container_codebooks(const struct container *c)
     return &c->codebooks;
 }
 
+const struct placement *container_placement(const struct container *c)
+{
+    return &c->placement;
+}
+
 const struct file *const *container_files(const struct container *c, unsigned *n)
 {
     *n = c->n_banks;
@@ -286,15 +366,22 @@ struct extent container_extent(const struct container *c, unsigned layer, unsign
     const struct manifest *m = &c->manifest;
 
     assert(manifest_is_moe(m, layer) && expert < m->n_experts);
+    if (c->placement.spread[layer]) {
+        unsigned rank, drive = placement_drive(&c->placement, expert, &rank);
+
+        return (struct extent){.offset = (uint64_t)rank * m->record.bytes,
+                               .length = m->record.bytes,
+                               .file = c->first_file[layer] + c->drive_file[drive]};
+    }
     return (struct extent){.offset = (uint64_t)expert * m->record.bytes,
                            .length = m->record.bytes,
-                           .file = layer - m->first_dense};
+                           .file = c->first_file[layer]};
 }
 
 unsigned container_file_layer(const struct container *c, unsigned file)
 {
     assert(file < c->n_banks);
-    return c->manifest.first_dense + file;
+    return c->layer_of[file];
 }
 
 uint32_t container_fingerprint(const struct container *c)

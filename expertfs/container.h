@@ -1,7 +1,8 @@
 /* expertfs/container.h - an open container: its files, and (layer, expert) -> extent.
  *
- * Banks may be symbolic links to other drives. Everything container_open accepts has the sizes
- * that the manifest says; what is inside a record is checked when it is read (record.h).
+ * Banks may be symbolic links to other drives, or be spread over several (placement.h). Everything
+ * container_open accepts has the sizes that the manifest says; what is inside a record is checked
+ * when it is read (record.h).
  */
 #ifndef EXPERTFS_CONTAINER_H
 #define EXPERTFS_CONTAINER_H
@@ -16,6 +17,7 @@
 #include "storage/file.h"
 
 struct container; /* opaque */
+struct placement;
 
 struct container_options {
     bool direct;    /* try direct reads of the banks and of the trunk */
@@ -36,7 +38,11 @@ const struct file *container_trunk(const struct container *c);
 /* Zeroed when n_experts is 0: then there is no such file. */
 const struct file *container_codebooks(const struct container *c);
 
-/* The banks in layer order; extent.file indexes this array. */
+/* Where the records lie, as drives.json says: n = 0 where there is none. */
+const struct placement *container_placement(const struct container *c);
+
+/* The banks in layer order, of a spread layer (placement.h) one for each drive that has
+ * records of it; extent.file indexes this array. */
 const struct file *const *container_files(const struct container *c, unsigned *n);
 
 /* layer must be an MoE layer and expert < n_experts (asserted: ids come from our router). */

@@ -97,14 +97,13 @@ static int records_load(struct source_mem *s, const struct container *c, bool ve
     unsigned n_files;
     const struct file *const *files = container_files(c, &n_files);
 
-    for (unsigned file = 0; file < n_files; file++) {
-        unsigned layer = container_file_layer(c, file);
+    for (unsigned layer = s->m->first_dense; n_files && layer < s->m->n_layers; layer++)
+        for (unsigned expert = 0; expert < s->m->n_experts; expert++) {
+            struct extent at = container_extent(c, layer, expert);
 
-        for (unsigned expert = 0; expert < s->m->n_experts; expert++)
-            if (record_load(s, files[file], container_extent(c, layer, expert), layer, expert,
-                            verify, e))
+            if (record_load(s, files[at.file], at, layer, expert, verify, e))
                 return e->code;
-    }
+        }
     return 0;
 }
 
@@ -112,7 +111,6 @@ int source_mem_open(struct expert_source **out, const struct container *c, struc
                     bool verify, struct err *e)
 {
     struct source_mem *s = calloc(1, sizeof(*s));
-    unsigned n_files;
     void *records;
 
     if (!s)
@@ -121,8 +119,7 @@ int source_mem_open(struct expert_source **out, const struct container *c, struc
     s->m = container_manifest(c);
     mem_init(&s->own, 0);
     s->mem = mem ? mem : &s->own;
-    container_files(c, &n_files);
-    s->bytes = (size_t)n_files * s->m->n_experts * s->m->record.bytes;
+    s->bytes = (size_t)(s->m->n_layers - s->m->first_dense) * s->m->n_experts * s->m->record.bytes;
     if (s->bytes) {
         if (mem_map(s->mem, MEM_POOL, s->bytes, true, &records, e)) {
             source_mem_close(&s->source);

@@ -1,0 +1,203 @@
+"""waste place: experts over several drives (directories, here) and back."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+
+from conftest import BINARY, BUDGET, clean_env, waste, waste_error, waste_json
+
+IDS = ["--ids", "3 7 11 2 9", "--budget", BUDGET, "--logits"]
+
+
+@pytest.fixture
+def drives(tmp_path):
+    for name in "bc":
+        (tmp_path / name).mkdir()
+    return [tmp_path / "b", tmp_path / "c"]
+
+
+def spec(drives, shares=(3, 2), home=1):
+    return ",".join([f".={home}", *(f"{d}={s}" for d, s in zip(drives, shares))])
+
+
+def contents(path):
+    return {p.name: p.read_bytes() for p in sorted(path.iterdir())}
+
+
+def logits(model, *more):
+    return waste_json("eval", model, *IDS, *more)["logits"]
+
+
+def pieces(drive):
+    return sorted(p.name for d in drive.iterdir() for p in d.glob("*.piece"))
+
+
+@pytest.mark.parametrize("home", [0, 1, 5])
+def test_it_is_the_same_model_spread_and_gathered(copy, drives, home):
+    before, said = contents(copy.path), logits(copy)
+    report = waste_json("place", copy, "--drives", spec(drives, home=home))
+    layers = len(copy.layers())
+    experts = copy.manifest["layers"]["1"]["experts"]
+    assert report["layers_spread"] == layers
+    assert sum(d["experts_of_a_layer"] for d in report["drives"]) == experts
+    assert not any(copy.bank(layer).exists() for layer in copy.layers())
+    assert len(pieces(drives[0])) == layers
+    for io in ("sync", "threads"):
+        assert logits(copy, "--io", io) == said
+    assert waste_json("verify", copy)["bad"] == 0
+    assert waste_json("verify", copy)["records"] == layers * experts
+    assert any("spread over 3 drives" in n for n in waste_json("info", copy)["audit"]["notes"])
+    assert waste_json("place", copy, "--gather")["layers_spread"] == 0
+    assert contents(copy.path) == before
+    assert not any(any(d.iterdir()) for d in drives)
+
+
+def test_again_is_nothing_and_otherwise_is_refused(copy, drives):
+    waste_json("place", copy, "--drives", spec(drives))
+    after = contents(drives[0] / "copy.waste.pieces")
+    waste_json("place", copy, "--drives", spec(drives))
+    assert contents(drives[0] / "copy.waste.pieces") == after
+    error = waste_error("place", copy, "--drives", spec(drives, (1, 1)), check=2)
+    assert "gather it first" in error["detail"]
+
+
+def test_without_shares_the_drives_are_measured(copy, drives):
+    report = waste_json("place", copy, "--drives", f"{drives[0]},{drives[1]}")
+    assert all(1 <= d["share"] <= 8 for d in report["drives"])
+    assert max(d["share"] for d in report["drives"]) == 8
+    assert not list(copy.path.glob("waste-measure*"))
+
+
+def test_a_missing_drive_is_named(copy, drives):
+    waste_json("place", copy, "--drives", spec(drives))
+    shutil.move(drives[1] / "copy.waste.pieces", drives[1] / "elsewhere")
+    for command in (["eval", copy, *IDS], ["verify", copy], ["place", copy]):
+        done = waste(*command)
+        assert done.returncode == 1, command
+        assert b"is the drive mounted?" in done.stdout + done.stderr
+        assert str(drives[1]).encode() in done.stdout + done.stderr
+
+
+def test_drives_in_each_others_place_are_seen(copy, drives):
+    waste_json("place", copy, "--drives", spec(drives))
+    a, b = (d / "copy.waste.pieces" for d in drives)
+    a.rename(drives[0] / "x")
+    b.rename(a)
+    (drives[0] / "x").rename(b)
+    error = waste_error("eval", copy, *IDS, check=4)
+    assert "mounted in another's place" in error["detail"]
+
+
+def test_another_containers_directory_is_not_taken(copy, drives, tmp_path):
+    twin = tmp_path / "twin" / "copy.waste"
+    shutil.copytree(copy.path, twin)
+    waste_json("place", copy, "--drives", spec(drives))
+    before = contents(drives[0] / "copy.waste.pieces")
+    error = waste_error("place", twin, "--drives", spec(drives), check=2)
+    assert "of another container" in error["detail"]
+    assert contents(drives[0] / "copy.waste.pieces") == before
+    assert waste_json("verify", twin)["bad"] == 0
+
+
+def test_damage_in_a_piece_is_the_experts(copy, drives):
+    waste_json("place", copy, "--drives", spec(drives, (1, 1), home=1))
+    size = copy.record_bytes(2)
+    piece = drives[0] / "copy.waste.pieces" / "experts-L2.piece"
+    with open(piece, "r+b") as f:  # its second record: expert 4 of 0 1 2 | 3 4 ...
+        f.seek(size + 100)
+        byte = f.read(1)[0]
+        f.seek(size + 100)
+        f.write(bytes([byte ^ 1]))
+    report = waste_json("verify", copy, check=4)
+    assert [(f["layer"], f["expert"]) for f in report["errors"]] == [(2, 4)]
+    piece.write_bytes(piece.read_bytes()[:size])
+    report = waste_json("verify", copy, check=4)
+    assert any("incomplete copy" in f["detail"] for f in report["errors"])
+    assert "experts-L2.piece" in waste_error("eval", copy, *IDS, check=4)["detail"]
+
+
+@pytest.mark.parametrize("text, what", [
+    ("nonsense", "drives.json"),
+    ('{"version": 2, "set": "1", "drives": [{"dir": ".", "share": 1}]}', "version 2"),
+    ('{"version": 1, "set": "0", "drives": [{"dir": ".", "share": 1}]}', "set"),
+    ('{"version": 1, "set": "1", "drives": []}', "0 drives"),
+    ('{"version": 1, "set": "1", "drives": [{"dir": ".", "share": 0}]}', "no drive has a share"),
+    ('{"version": 1, "set": "1", "drives": [{"dir": "x", "share": 1}]}', "drives[0]"),
+    ('{"version": 1, "set": "1", "drives": [{"dir": ".", "share": 1}, {"dir": "x", "share": 1}]}',
+     "absolute"),
+    ('{"version": 1, "set": "1", "drives": [{"dir": ".", "share": 99}]}', "share"),
+    ('{"version": 1, "set": "1", "drives": [{"dir": ".", "share": 1}], "layers": [0]}',
+     "not a layer with experts"),
+    ('{"version": 1, "set": "1", "drives": [7]}', "not an object"),
+])
+def test_a_map_that_lies_is_refused(copy, text, what):
+    (copy.path / "drives.json").write_text(text)
+    done = waste("eval", copy, *IDS, "--json")
+    assert done.returncode in (4, 6) and what in json.loads(done.stderr)["detail"]
+    assert waste("verify", copy).returncode in (1, 4)
+
+
+@pytest.mark.parametrize("given, code", [
+    ("", 2), (",", 2), (".", 2), (".=1", 2), ("{b}=17", 2), ("{b}=x", 2), ("{b}=0,.=1", 2),
+    ("{b},{b}", 2), ("{b}=1", 2), ("/no/such/drive", 1),
+])
+def test_misuse(copy, drives, given, code):
+    before = contents(copy.path)
+    assert waste_error("place", copy, "--drives", given.format(b=drives[0]), check=code)
+    assert contents(copy.path) == before
+
+
+def test_both_ways_at_once_are_misuse(copy, drives):
+    waste_error("place", copy, "--gather", "--drives", spec(drives), check=2)
+
+
+def test_gathering_what_is_not_spread_is_nothing(copy):
+    before = contents(copy.path)
+    assert waste_json("place", copy, "--gather")["layers_spread"] == 0
+    assert contents(copy.path) == before
+
+
+def test_killed_at_any_point_it_goes_on(copy, drives):
+    """Thirty moves to and fro, each killed somewhere; the model runs after each."""
+    before, said = contents(copy.path), logits(copy)
+    luck = random.Random(7)
+    for turn in range(30):
+        way = ["--gather"] if turn % 3 == 2 else ["--drives", spec(drives)]
+        move = subprocess.Popen([BINARY, "place", str(copy), *way], env=clean_env(),
+                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(luck.uniform(0, 0.03))
+        move.send_signal(signal.SIGKILL)
+        move.wait()
+        assert logits(copy) == said, turn
+        assert waste_json("verify", copy)["bad"] == 0
+    waste_json("place", copy, "--drives", spec(drives))
+    assert logits(copy) == said
+    waste_json("place", copy, "--gather")
+    assert contents(copy.path) == before
+    assert not any(any(d.iterdir()) for d in drives)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
+def test_a_full_drive_leaves_the_model_whole(copy, drives):
+    said = logits(copy)
+    size = len(copy.layers()) * copy.record_bytes(1)
+    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", drives[0]],
+                           capture_output=True)
+    if mount.returncode:
+        pytest.skip("tmpfs cannot be mounted here")
+    try:
+        error = waste_error("place", copy, "--drives", spec(drives, (16, 1)), check=1)
+        assert "are free" in error["detail"] and str(drives[0]) in error["detail"]
+        assert logits(copy) == said and waste_json("verify", copy)["bad"] == 0
+        subprocess.run(["mount", "-o", "remount,size=64M", drives[0]], check=True)
+        waste_json("place", copy, "--drives", spec(drives, (16, 1)))
+        assert logits(copy) == said
+        waste_json("place", copy, "--gather")
+    finally:
+        subprocess.run(["umount", drives[0]], check=True)
