@@ -1,0 +1,167 @@
+/* cli/bench/bench.c - the table of measuring commands, and main. */
+#include "cli/bench/bench.h"
+
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/nearest.h"
+#include "cli/safe.h"
+
+#define N_ELEMS(a) (sizeof(a) / sizeof((a)[0]))
+
+static const struct bench_command *const commands[] = {
+    &bench_kernels,
+};
+
+int bench_fail(const struct bench *b, int exit_code, const char *hint, const char *fmt, ...)
+{
+    char detail[1024], safe[2048];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(detail, sizeof(detail), fmt, ap);
+    va_end(ap);
+    if (b->json) {
+        json_t *o = json_pack("{s:s, s:o, s:i}", "error", b->command, "detail",
+                              json_text(detail, strlen(detail)), "exit", exit_code);
+
+        if (hint)
+            json_object_set_new(o, "hint", json_text(hint, strlen(hint)));
+        json_dumpf(o, stderr, JSON_COMPACT);
+        fputc('\n', stderr);
+        json_decref(o);
+        return exit_code;
+    }
+    fprintf(stderr, "waste-bench: %s: %s\n", b->command,
+            safe_text(safe, sizeof(safe), detail, strlen(detail), ""));
+    if (hint)
+        fprintf(stderr, "%s\n", hint);
+    return exit_code;
+}
+
+int bench_fail_err(const struct bench *b, const struct err *e)
+{
+    return bench_fail(b, exit_of_err(e->code), NULL, "%s", e->text);
+}
+
+static void print_usage(FILE *to)
+{
+    fputs("waste-bench measures the parts of waste, each arm beside the others and its ceiling.\n\n"
+          "Usage: waste-bench COMMAND [OPTIONS] ...\n\n",
+          to);
+    for (size_t i = 0; i < N_ELEMS(commands); i++)
+        fprintf(to, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
+    fputs(
+        "\n`waste-bench COMMAND --help` has the options of a command; docs/BENCHMARKS.md says how\n"
+        "to read the figures. Exit codes: 0 done, 1 failed, 2 misused, 3 out of memory,\n"
+        "7 an arm is invalid and says why.\n",
+        to);
+}
+
+static void print_command(FILE *to, const struct bench_command *k, const struct flag *common)
+{
+    fprintf(to, "Usage: waste-bench %s %s\n\n%s\n\n", k->name, k->args,
+            k->text ? k->text : k->summary);
+    flags_help(to, k->flags);
+    flags_help(to, common);
+    if (k->examples)
+        fprintf(to, "\nExamples:\n%s", k->examples);
+}
+
+static const struct bench_command *command_named(const char *name)
+{
+    for (size_t i = 0; i < N_ELEMS(commands); i++) {
+        if (!strcmp(commands[i]->name, name))
+            return commands[i];
+    }
+    return NULL;
+}
+
+static int unknown_command(struct bench *b, const char *name)
+{
+    const char *names[N_ELEMS(commands)], *near;
+
+    for (size_t i = 0; i < N_ELEMS(commands); i++)
+        names[i] = commands[i]->name;
+    near = nearest_name(name, names, N_ELEMS(commands));
+    b->command = name;
+    return bench_fail(b, EXIT_USAGE, "`waste-bench help` lists the commands.",
+                      "unknown command%s%s%s", near ? " (did you mean " : "", near ? near : "",
+                      near ? "?)" : "");
+}
+
+/* The tables are on standard output already; under --json the object comes now. */
+static int finish(struct bench *b, int rc)
+{
+    json_t *root = report_end(&b->report);
+
+    if (!rc && b->json) {
+        json_dumpf(root, stdout, JSON_COMPACT);
+        putchar('\n');
+    }
+    if (fflush(stdout) || ferror(stdout))
+        return bench_fail(b, EXIT_RUNTIME, NULL, "standard output takes no more");
+    if (!rc && b->report.invalid)
+        return EXIT_INVALID;
+    return rc;
+}
+
+static int run_command(struct bench *b, const struct bench_command *k, int argc, char **argv)
+{
+    bool help = false;
+    const struct flag common[] = {
+        {"rounds", FLAG_INT, &b->rounds, 1, ROUNDS_MAX, "N",
+         "interleaved rounds; medians and spreads are over them (5)"},
+        {"quick", FLAG_SET, &b->quick, 0, 0, NULL,
+         "small and short: whether it works, not how fast it is"},
+        {"json", FLAG_SET, &b->json, 0, 0, NULL, "one JSON object instead of tables"},
+        {"help", FLAG_SET, &help, 0, 0, NULL, "this text"},
+        {0},
+    };
+    char **typed = calloc((size_t)argc + 1, sizeof(*typed)); /* parsing reorders argv */
+    struct err e;
+    int rc;
+
+    b->command = k->name;
+    b->arg = argv + 1;
+    if (!typed)
+        return bench_fail(b, EXIT_MEMORY, NULL, "out of memory");
+    memcpy(typed, argv, (size_t)argc * sizeof(*typed));
+    for (int i = 1; i < argc && strcmp(argv[i], "--"); i++)
+        b->json |= !strcmp(argv[i], "--json"); /* also behind what is wrong */
+    if (flags_parse(b->arg, argc - 1, &b->n_args, k->flags, common, &e))
+        rc = bench_fail(b, EXIT_USAGE, NULL, "%s", e.text);
+    else if (help) {
+        print_command(stdout, k, common);
+        rc = 0;
+    } else if (b->n_args < k->min_args || b->n_args > k->max_args)
+        rc = bench_fail(b, EXIT_USAGE, NULL,
+                        b->n_args < k->min_args ? "an argument is missing; usage: waste-bench %s %s"
+                                                : "too many arguments; usage: waste-bench %s %s",
+                        k->name, k->args);
+    else if (report_open(&b->report, b->json ? NULL : stdout, typed, &e))
+        rc = bench_fail_err(b, &e);
+    else
+        rc = finish(b, k->run(b));
+    report_release(&b->report);
+    free(typed);
+    return rc;
+}
+
+int main(int argc, char **argv)
+{
+    struct bench b = {.command = "waste-bench", .rounds = 5};
+    const struct bench_command *k;
+
+    if (argc < 2) {
+        print_usage(stderr);
+        return EXIT_USAGE;
+    }
+    if (!strcmp(argv[1], "help") || !strcmp(argv[1], "--help")) {
+        print_usage(stdout);
+        return 0;
+    }
+    k = command_named(argv[1]);
+    return k ? run_command(&b, k, argc - 1, argv + 1) : unknown_command(&b, argv[1]);
+}

@@ -1,0 +1,44 @@
+/* cli/bench/bench.h - waste-bench: one program, one file per layer that it measures.
+ *
+ * A sub-command is a `struct bench_command` in a file of its own, a line in bench.c's table and one
+ * in meson.build. It gets parsed options, makes trials (trial.h), hands each to the report
+ * (report.h) when it has run, and returns an exit code. What is printed and when the exit code says
+ * "invalid" is decided in bench.c.
+ */
+#ifndef CLI_BENCH_BENCH_H
+#define CLI_BENCH_BENCH_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "cli/bench/flags.h"
+#include "cli/bench/report.h"
+#include "cli/say.h"
+
+enum { EXIT_INVALID = 7 }; /* measured, but an arm is not what it seems */
+
+struct bench {
+    const char *command; /* the sub-command's name */
+    char **arg;          /* positionals after it */
+    unsigned n_args;
+    int64_t rounds;
+    bool json, quick; /* quick: does it work, rather than how fast */
+    struct report report;
+};
+
+struct bench_command {
+    const char *name, *args, *summary, *text; /* args: "[OPTIONS] FILE" */
+    const struct flag *flags; /* its own, besides --rounds, --quick, --json, --help */
+    unsigned min_args, max_args;
+    const char *examples;
+    int (*run)(struct bench *b);
+};
+
+extern const struct bench_command bench_kernels, bench_io, bench_report;
+
+/* Say why it failed; returns exit_code. hint may be NULL. */
+int bench_fail(const struct bench *b, int exit_code, const char *hint, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+int bench_fail_err(const struct bench *b, const struct err *e);
+
+#endif
