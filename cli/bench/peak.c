@@ -7,9 +7,8 @@
 
 #ifdef __x86_64__
 #include <immintrin.h>
-#define TARGET_AVX2 __attribute__((target("avx2,fma")))
-#define TARGET_AVX512                                                                              \
-    __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")))
+#define TARGET_AVX2   __attribute__((target("avx2,fma")))
+#define TARGET_AVX512 __attribute__((target("avx512f")))
 #endif
 
 enum { SUMS = 12, LOADS = 8 };
