@@ -372,12 +372,12 @@ WASTE_API void waste_session_cancel(waste_session *s);
 WASTE_API void waste_cancel(waste_ctx *ctx);
 WASTE_API void waste_progress_get(const waste_ctx *ctx, waste_progress *out); /* any thread */
 
-enum { WASTE_WANT_TOKEN = 1, WASTE_WANT_LOGITS = 2 };
+enum { WASTE_WANT_TOKEN = 1, WASTE_WANT_LOGITS = 2, WASTE_WANT_ID_LOGPROBS = 4 };
 enum { WASTE_STOP_ID = 1, WASTE_STOP_CONTEXT = 2 };
 
 typedef struct {
     uint32_t size;
-    uint32_t want;          /* in: WASTE_WANT_TOKEN, WASTE_WANT_LOGITS, both or 0 */
+    uint32_t want;          /* in: any of WASTE_WANT_*, or 0 */
     waste_session *session; /* in: at most one item per session */
     const int32_t *ids;     /* in: what to feed, in order; read during the call only */
     size_t n_ids;
@@ -389,14 +389,23 @@ typedef struct {
     uint32_t stop;       /* out: 0; WASTE_STOP_ID: `token` ends the turn; WASTE_STOP_CONTEXT: the
                             ids do not fit into the context, nothing was fed */
     const float *logits; /* out: [vocab], the engine's until the next step; NULL if not wanted */
+    /* For WASTE_WANT_ID_LOGPROBS, and not looked at without it: how likely was what came next, at
+     * every position (scoring; for the perplexity of a text, next_ids = ids + 1). id_logprobs[i] =
+     * ln p(next_ids[i] | everything up to and with ids[i]), of the model's own distribution: before
+     * bias, penalties and temperature. It costs the output head for every row. */
+    const int32_t *next_ids; /* in: [n_next], read during the call only; -1: nothing is asked */
+    float *id_logprobs;      /* out: the caller's [n_next]; written where asked in [0, n_done), when
+                                the pass is in; the rest is left alone */
+    size_t n_next;           /* in: at least n_ids */
 } waste_item;
 
 /* One pass over rows of these sessions. Rows are taken from the items in order until max_rows are
  * full; what did not fit has n_done 0 and waits for the next call (rotate the items, or the last
  * ones starve). A session's bits depend on its own ids alone, not on the cut or the company.
- * `ids` may point at `token`. The stride of the array is items[0].size. IO, CORRUPT, OOM,
- * CANCELLED, LIMIT (bias and penalties leave no finite logit): nothing was committed for any item.
- * ARG: refused before anything ran, items[i].status says which. */
+ * `ids` may point at `token`. The stride of the array is items[0].size; one that ends before
+ * next_ids, as in older hosts, will do. IO, CORRUPT (also: a logit that is not finite), OOM,
+ * CANCELLED, LIMIT (bias and penalties leave no finite logit): nothing was committed for any item,
+ * no logprob written. ARG: refused before anything ran, items[i].status says which. */
 WASTE_API waste_status waste_step(waste_ctx *ctx, waste_item *items, size_t n_items);
 
 /* ---- for bindings ------------------------------------------------------------------------ */

@@ -127,6 +127,7 @@ static size_t lay(struct act *a, uint8_t *base, const struct hparams *hp, const 
     a->last = floats(&b, s.spans * a->hidden_w);
     a->logits = floats(&b, (size_t)s.spans * hp->vocab);
     a->choose = floats(&b, sampler_scratch_floats(hp->vocab));
+    a->logprob = floats(&b, T);
     shared = b.at;
     if (hp->n_kda)
         lay_kda(&a->kda, &b, hp, s);
@@ -136,6 +137,9 @@ static size_t lay(struct act *a, uint8_t *base, const struct hparams *hp, const 
     b.at = shared;
     lay_ffn(&a->ffn, &b, hp, s);
     lay_moe(&a->moe, &b, hp, k, rvq, s);
+    b.at = shared; /* the head runs when the blocks are done */
+    a->head_rows = T < HEAD_ROWS ? (unsigned)T : HEAD_ROWS;
+    a->head = floats(&b, (size_t)a->head_rows * hp->vocab);
     return b.top + 1024; /* vectors are read up to 128 columns past their start */
 }
 

@@ -14,6 +14,8 @@
 #include "base/mem.h"
 #include "model/model.h"
 
+enum { HEAD_ROWS = 16 }; /* most rows that are scored with one reading of the head */
+
 struct act_shape {
     unsigned rows;  /* T */
     unsigned spans; /* B */
@@ -82,6 +84,9 @@ struct act {
     float *last;                /* [B][hidden_w] rows whose logits are wanted */
     float *logits;              /* [B][vocab] */
     float *choose;              /* sampler scratch */
+    float *logprob;             /* [T] of rows.score */
+    float *head;        /* [head_rows][vocab] logits of scored rows, in the blocks' memory */
+    unsigned head_rows; /* HEAD_ROWS, or T if that is less */
     size_t hidden_w;
     struct kda_act kda;
     struct mla_act mla;

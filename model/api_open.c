@@ -205,8 +205,9 @@ static int sessions_open(waste_ctx *ctx, unsigned n, struct err *e)
 {
     ctx->session = calloc(n, sizeof(*ctx->session));
     ctx->token = calloc(ctx->plan.rows, sizeof(*ctx->token));
+    ctx->score = calloc(ctx->plan.rows, sizeof(*ctx->score));
     ctx->span = calloc(n, sizeof(*ctx->span));
-    if (!ctx->session || !ctx->token || !ctx->span)
+    if (!ctx->session || !ctx->token || !ctx->score || !ctx->span)
         return err_set(e, ERR_NOMEM, "%u sessions", n);
     for (; ctx->n_sessions < n; ctx->n_sessions++) {
         waste_session *s = &ctx->session[ctx->n_sessions];
@@ -398,6 +399,7 @@ void waste_close(waste_ctx *ctx)
     container_close(ctx->container);
     free(ctx->session);
     free(ctx->token);
+    free(ctx->score);
     free(ctx->span);
     free(ctx->never);
     free(ctx->spared);

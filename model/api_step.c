@@ -1,8 +1,15 @@
 /* api_step.c - passes: a part of waste.h (see context.h). */
 #include <math.h>
+#include <stddef.h>
 #include <string.h>
 
 #include "model/context.h"
+
+enum {
+    WANT_LOGITS = WASTE_WANT_TOKEN | WASTE_WANT_LOGITS, /* of the last row */
+    WANT_ALL = WANT_LOGITS | WASTE_WANT_ID_LOGPROBS,
+    ITEM_BYTES_MIN = offsetof(waste_item, next_ids), /* of hosts that know no logprobs */
+};
 
 struct step { /* the items of one call */
     waste_ctx *ctx;
@@ -20,6 +27,31 @@ static int item_refuse(waste_item *it, struct err *e)
 {
     it->status = status_of(e->code);
     return e->code;
+}
+
+static int next_ids_check(const struct step *s, size_t i, struct err *e)
+{
+    const waste_item *it = item(s, i);
+    unsigned vocab = s->ctx->model.hp.vocab;
+
+    if (s->stride < sizeof(*it))
+        return err_set(e, ERR_ARG,
+                       "item %zu: id logprobs are wanted, but items[0].size = %zu ends before them "
+                       "(%zu expected)",
+                       i, s->stride, sizeof(*it));
+    if (!it->next_ids || !it->id_logprobs)
+        return err_set(e, ERR_ARG, "item %zu: id logprobs are wanted, but %s is NULL", i,
+                       it->next_ids ? "id_logprobs" : "next_ids");
+    if (it->n_next < it->n_ids)
+        return err_set(e, ERR_ARG,
+                       "item %zu: id logprobs are wanted, n_next = %zu is less than n_ids = %zu", i,
+                       it->n_next, it->n_ids);
+    for (size_t k = 0; k < it->n_ids; k++)
+        if (it->next_ids[k] < -1 || (it->next_ids[k] >= 0 && (unsigned)it->next_ids[k] >= vocab))
+            return err_set(e, ERR_ARG,
+                           "item %zu: next id %d at %zu is outside the vocabulary of %u (-1: none)",
+                           i, it->next_ids[k], k, vocab);
+    return 0;
 }
 
 static int items_check(const struct step *s, struct err *e)
@@ -40,7 +72,7 @@ static int items_check(const struct step *s, struct err *e)
                 err_set(e, ERR_ARG, "items %zu and %zu are of one session", j, i);
                 return item_refuse(it, e);
             }
-        if (it->want & ~(uint32_t)(WASTE_WANT_TOKEN | WASTE_WANT_LOGITS)) {
+        if (it->want & ~(uint32_t)WANT_ALL) {
             err_set(e, ERR_ARG, "item %zu: want = %u has unknown bits", i, it->want);
             return item_refuse(it, e);
         }
@@ -54,6 +86,8 @@ static int items_check(const struct step *s, struct err *e)
                         it->ids[k], k, ctx->model.hp.vocab);
                 return item_refuse(it, e);
             }
+        if (it->want & WASTE_WANT_ID_LOGPROBS && next_ids_check(s, i, e))
+            return item_refuse(it, e);
     }
     return 0;
 }
@@ -65,6 +99,17 @@ static void item_clear(waste_item *it)
     it->logprob = 0;
     it->stop = 0;
     it->logits = NULL;
+}
+
+/* The ids whose log probabilities an item wants, beside its rows [row0, row0 + n). */
+static void score_take(const waste_item *it, unsigned n, struct rows *rows, int32_t *score)
+{
+    bool wanted = it->want & WASTE_WANT_ID_LOGPROBS;
+
+    for (unsigned i = 0; i < n; i++)
+        score[rows->n + i] = wanted ? it->next_ids[i] : -1;
+    if (wanted)
+        rows->score = score;
 }
 
 /* Rows from the items in order until the pass is full; cancelled and overflowing items get none.
@@ -97,8 +142,9 @@ static void rows_take(const struct step *s, struct rows *rows)
             .row0 = rows->n,
             .n = (unsigned)n,
             .pos0 = se->pos,
-            .logits = n == it->n_ids && it->want,
+            .logits = n == it->n_ids && it->want & WANT_LOGITS,
         };
+        score_take(it, (unsigned)n, rows, ctx->score);
         rows->n += (unsigned)n;
         it->n_done = n;
     }
@@ -210,6 +256,14 @@ static void items_undo(const struct step *s, int code)
     }
 }
 
+/* The results of rows from row0 on, to where the host wants them. */
+static void logprobs_give(const waste_ctx *ctx, const waste_item *it, unsigned row0)
+{
+    for (size_t i = 0; it->want & WASTE_WANT_ID_LOGPROBS && i < it->n_done; i++)
+        if (ctx->score[row0 + i] >= 0)
+            it->id_logprobs[i] = ctx->act.logprob[row0 + i];
+}
+
 static void items_commit(const struct step *s)
 {
     const struct span *sp = s->ctx->span;
@@ -217,17 +271,18 @@ static void items_commit(const struct step *s)
     for (size_t i = 0; i < s->n; i++) {
         waste_item *it = item(s, i);
         struct session *se = &it->session->s;
-        const int32_t *ids;
+        unsigned row0;
 
         if (!it->n_done)
             continue;
-        ids = s->ctx->token + sp++->row0;          /* spans are the items that got rows, in order */
+        row0 = sp++->row0;                         /* spans are the items that got rows, in order */
         if (atomic_exchange(&se->cancel, false)) { /* others wanted the pass; this one does not */
             item_clear(it);
             it->status = WASTE_E_CANCELLED;
             continue;
         }
-        session_commit(se, ids, (unsigned)it->n_done);
+        session_commit(se, s->ctx->token + row0, (unsigned)it->n_done);
+        logprobs_give(s->ctx, it, row0);
         se->choice = it->token;
     }
 }
@@ -301,7 +356,7 @@ waste_status waste_step(waste_ctx *ctx, waste_item *items, size_t n_items)
 
     if (st != WASTE_OK)
         return st;
-    if (!items || !n_items || n_items > ctx->n_sessions || items->size < sizeof(waste_item) ||
+    if (!items || !n_items || n_items > ctx->n_sessions || items->size < ITEM_BYTES_MIN ||
         items->size % _Alignof(waste_item) || items->size > 65536) {
         err_set(&e, ERR_ARG, "%zu items (1...%u sessions), items[0].size = %u (%zu expected)",
                 n_items, ctx->n_sessions, items ? items->size : 0, sizeof(waste_item));

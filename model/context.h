@@ -46,7 +46,7 @@ struct waste_ctx {
 
     waste_session *session; /* [n_sessions]; the first is the default one */
     unsigned n_sessions;
-    int32_t *token;          /* [plan.rows] */
+    int32_t *token, *score;  /* [plan.rows] */
     struct span *span;       /* [n_sessions] */
     uint8_t *never, *spared; /* [vocab], or NULL without a tokenizer */
     int32_t stop[EOS_MAX];   /* ids that end a turn in this container */

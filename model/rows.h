@@ -22,6 +22,8 @@ struct rows {
     unsigned n, n_spans;
     struct span *span;
     const int32_t *token; /* [n] */
+    const int32_t *score; /* [n]: the id whose log probability after a row is wanted; -1: none.
+                             NULL: of no row */
 };
 
 #endif

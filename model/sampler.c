@@ -126,7 +126,7 @@ static int32_t largest(const float *l, unsigned vocab)
     return best;
 }
 
-static float log_softmax(const float *logits, unsigned vocab, int32_t id)
+float sampler_logprob(const float *logits, unsigned vocab, int32_t id)
 {
     float m = logits[0];
     double sum = 0;
@@ -217,7 +217,7 @@ int sampler_choose(const struct sampler *s, const float *logits, unsigned vocab,
                        pos, (int)best);
     if (s->temperature <= 0) {
         *id = best;
-        *logprob = log_softmax(logits, vocab, best);
+        *logprob = sampler_logprob(logits, vocab, best);
         return 0;
     }
     total = weigh(s, v, heap, vocab, v[best]);
@@ -231,6 +231,6 @@ int sampler_choose(const struct sampler *s, const float *logits, unsigned vocab,
         }
     }
     *id = chosen;
-    *logprob = log_softmax(logits, vocab, chosen);
+    *logprob = sampler_logprob(logits, vocab, chosen);
     return 0;
 }

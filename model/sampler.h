@@ -41,6 +41,10 @@ int sampler_choose(const struct sampler *s, const float *logits, unsigned vocab,
                    const int32_t *recent, unsigned n_recent, unsigned pos, float *scratch,
                    int32_t *id, float *logprob, struct err *e);
 
+/* log p(id) of the model's own distribution. logits: [vocab], all finite. The exponentials are
+ * added in f64, ids ascending: the same bits for the same logits, whoever asks. */
+float sampler_logprob(const float *logits, unsigned vocab, int32_t id);
+
 /* Uniform in [0, 1) by Philox4x32-10. */
 double sampler_uniform(uint64_t seed, uint32_t stream, uint32_t pos);
 /* The generator itself: key and counter in, four words out. */

@@ -214,7 +214,7 @@ static void bad_arguments_are_refused_before_anything_runs(void **state)
     it[0].size = sizeof(it[0]) + 4; /* the next item would lie askew */
     assert_int_equal(waste_step(ctx, it, 2), WASTE_E_ARG);
     it[0].size = sizeof(it[0]);
-    it[0].want = 4;
+    it[0].want = 8;
     assert_int_equal(waste_step(ctx, it, 1), WASTE_E_ARG);
     it[0].want = 0;
     it[0].size = sizeof(it[0]);
@@ -252,6 +252,244 @@ static void a_cancelled_session_does_not_stop_its_company(void **state)
     it[0].n_ids = 1;
     assert_int_equal(waste_step(ctx, it, 2), WASTE_OK); /* reported once, then it runs again */
     assert_int_equal(waste_session_pos(b), 4);
+    waste_close(ctx);
+}
+
+/* ---- log probabilities of given ids ---- */
+
+/* Feed ids in steps of at most `cut`, together with another session's if there is one; what the
+ * golden's next ids cost. */
+static void score(waste_ctx *ctx, waste_session *company, const struct golden *g, unsigned cut,
+                  float *logprob)
+{
+    waste_item it[2] = {{.size = sizeof(it[0]),
+                         .session = waste_session_default(ctx),
+                         .want = WASTE_WANT_ID_LOGPROBS}};
+    unsigned n = g->n_tokens - 1;
+
+    it[1] = (waste_item){.size = sizeof(it[1]), .session = company, .want = WASTE_WANT_TOKEN};
+    for (unsigned at = 0; at < n; at += (unsigned)it[0].n_done) {
+        it[0].ids = g->ids + at;
+        it[0].n_ids = cut < n - at ? cut : n - at;
+        it[0].next_ids = g->ids + at + 1;
+        it[0].id_logprobs = logprob + at;
+        it[0].n_next = n - at;
+        it[1].ids = g->ids + at % 3;
+        it[1].n_ids = 2;
+        assert_int_equal(waste_step(ctx, it, company ? 2 : 1), WASTE_OK);
+        assert_null(it[0].logits);
+        assert_int_equal(it[0].token, -1);
+        assert_true(it[0].n_done > 0);
+    }
+}
+
+static void logprobs_are_those_of_the_logits(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i < N_MODELS; i++) {
+        struct setup s = {0};
+        waste_ctx *ctx = model_open(models[i].dir, &s);
+        const struct golden *g = &models[i].gold;
+        float got[256];
+
+        score(ctx, NULL, g, 1, got);
+        waste_state_reset(ctx);
+        for (unsigned t = 0; t + 1 < g->n_tokens; t++) {
+            const float *l = model_feed(ctx, g->ids + t, 1, 1);
+            double sum = 0;
+
+            for (unsigned v = 0; v < g->vocab; v++)
+                sum += exp((double)l[v] - (double)l[g->ids[t + 1]]);
+            assert_true(fabs(-log(sum) - (double)got[t]) < 1e-5);
+        }
+        waste_close(ctx);
+    }
+}
+
+/* One id after the other, with one thread, says it; nothing but the ids may change a bit of it. */
+static void logprobs_depend_on_the_ids_alone(void **state)
+{
+    static const struct {
+        unsigned cut, threads, rows, company;
+    } c[] = {{64, 1, 64, 0}, {3, 2, 64, 0},  {64, 3, 5, 0},
+             {17, 2, 64, 1}, {64, 2, 64, 1}, {1, 3, 2, 1}};
+    static const char *const numeric[] = {"f32", "direct", "i16", "i8"};
+
+    (void)state;
+    for (unsigned i = 0; i < N_MODELS; i++)
+        for (unsigned p = 0; p < (i < 2 ? 4 : 1); p++) {
+            const struct golden *g = &models[i].gold;
+            size_t bytes = (g->n_tokens - 1) * sizeof(float);
+            struct setup s = {.numeric = numeric[p], .ctx = 128};
+            waste_ctx *ctx = model_open(models[i].dir, &s);
+            float want[256];
+
+            score(ctx, NULL, g, 1, want);
+            waste_close(ctx);
+            for (unsigned k = 0; k < sizeof(c) / sizeof(*c); k++) {
+                waste_session *company = NULL;
+                float got[256] = {0};
+
+                s.threads = c[k].threads;
+                s.rows = c[k].rows;
+                s.sessions = 1 + c[k].company;
+                ctx = model_open(models[i].dir, &s);
+                if (c[k].company)
+                    assert_int_equal(waste_session_open(ctx, &company), WASTE_OK);
+                score(ctx, company, g, c[k].cut, got);
+                assert_memory_equal(got, want, bytes);
+                waste_close(ctx);
+            }
+        }
+}
+
+/* In one pass with the logits of the last row and the choice from them: the same bits as apart. */
+static void logprobs_and_the_rest_come_together(void **state)
+{
+    struct setup s = {0};
+    waste_ctx *ctx = model_open(models[0].dir, &s);
+    const struct golden *g = &models[0].gold;
+    float apart[8], together[8] = {0}, *logits = malloc(g->vocab * sizeof(*logits));
+    int32_t next[8];
+    waste_item it = {.size = sizeof(it),
+                     .session = waste_session_default(ctx),
+                     .ids = g->ids,
+                     .n_ids = 8,
+                     .next_ids = next,
+                     .n_next = 8};
+
+    (void)state;
+    memcpy(logits, model_feed(ctx, g->ids, 8, 8), g->vocab * sizeof(*logits));
+    waste_state_reset(ctx);
+    it.want = WASTE_WANT_TOKEN;
+    assert_int_equal(waste_step(ctx, &it, 1), WASTE_OK);
+    memcpy(next, g->ids + 1, 7 * sizeof(*next));
+    next[7] = it.token;
+    waste_state_reset(ctx);
+    it.want = WASTE_WANT_ID_LOGPROBS;
+    it.id_logprobs = apart;
+    assert_int_equal(waste_step(ctx, &it, 1), WASTE_OK);
+    waste_state_reset(ctx);
+    it.want |= WASTE_WANT_TOKEN | WASTE_WANT_LOGITS;
+    it.id_logprobs = together;
+    assert_int_equal(waste_step(ctx, &it, 1), WASTE_OK);
+    assert_memory_equal(together, apart, sizeof(apart));
+    assert_int_equal(it.token, next[7]);
+    assert_memory_equal(&it.logprob, &apart[7], sizeof(float)); /* one definition for both */
+    assert_memory_equal(it.logits, logits, g->vocab * sizeof(*logits));
+    free(logits);
+    waste_close(ctx);
+}
+
+/* -1 asks nothing, and its place is the host's; so is everything behind what was fed. */
+static void logprobs_not_asked_for_are_left_alone(void **state)
+{
+    struct setup s = {.rows = 5};
+    waste_ctx *ctx = model_open(models[0].dir, &s);
+    const struct golden *g = &models[0].gold;
+    const float mark = 42;
+    float all[7], got[8] = {mark, mark, mark, mark, mark, mark, mark, mark};
+    int32_t next[7];
+    waste_item it = {.size = sizeof(it),
+                     .session = waste_session_default(ctx),
+                     .want = WASTE_WANT_ID_LOGPROBS,
+                     .ids = g->ids,
+                     .n_ids = 7,
+                     .next_ids = g->ids + 1,
+                     .id_logprobs = all,
+                     .n_next = 7};
+
+    (void)state;
+    assert_int_equal(waste_step(ctx, &it, 1), WASTE_OK);
+    assert_int_equal(it.n_done, 5); /* the other two wait */
+    for (unsigned i = 0; i < 7; i++)
+        next[i] = i % 2 ? g->ids[i + 1] : -1;
+    waste_state_reset(ctx);
+    it.next_ids = next;
+    it.id_logprobs = got;
+    assert_int_equal(waste_step(ctx, &it, 1), WASTE_OK);
+    for (unsigned i = 0; i < 8; i++)
+        assert_memory_equal(&got[i], i % 2 && i < 5 ? &all[i] : &mark, sizeof(float));
+    waste_close(ctx);
+}
+
+static void logprobs_that_make_no_sense_are_refused(void **state)
+{
+    struct setup s = {.sessions = 2};
+    waste_ctx *ctx = model_open(models[0].dir, &s);
+    const int32_t ids[3] = {1, 2, 3}, low[3] = {1, -2, 3}, high[3] = {1, 2, 1 << 20};
+    const float mark = 42;
+    float out[3] = {mark, mark, mark};
+    const waste_item good = {.size = sizeof(good),
+                             .session = waste_session_default(ctx),
+                             .want = WASTE_WANT_ID_LOGPROBS,
+                             .ids = ids,
+                             .n_ids = 3,
+                             .next_ids = ids,
+                             .id_logprobs = out,
+                             .n_next = 3};
+    const struct {
+        const char *says;
+        waste_item it;
+    } c[] = {
+        {"next_ids is NULL", {.next_ids = NULL, .id_logprobs = out, .n_next = 3}},
+        {"id_logprobs is NULL", {.next_ids = ids, .id_logprobs = NULL, .n_next = 3}},
+        {"n_next = 2 is less than n_ids = 3", {.next_ids = ids, .id_logprobs = out, .n_next = 2}},
+        {"next id -2 at 1", {.next_ids = low, .id_logprobs = out, .n_next = 3}},
+        {"next id 1048576 at 2", {.next_ids = high, .id_logprobs = out, .n_next = 3}},
+    };
+    waste_item it[2] = {good, good};
+
+    (void)state;
+    assert_int_equal(waste_session_open(ctx, &it[0].session), WASTE_OK);
+    for (unsigned i = 0; i < sizeof(c) / sizeof(*c); i++) {
+        it[1] = good; /* the other item is well, and nothing of it runs */
+        it[1].next_ids = c[i].it.next_ids;
+        it[1].id_logprobs = c[i].it.id_logprobs;
+        it[1].n_next = c[i].it.n_next;
+        assert_int_equal(waste_step(ctx, it, 2), WASTE_E_ARG);
+        if (!strstr(waste_error_detail(ctx), c[i].says) ||
+            !strstr(waste_error_detail(ctx), "item 1"))
+            fail_msg("%s: %s", c[i].says, waste_error_detail(ctx));
+        assert_int_equal(it[1].status, WASTE_E_ARG);
+        for (unsigned k = 0; k < 3; k++)
+            assert_memory_equal(&out[k], &mark, sizeof(mark));
+        assert_int_equal(waste_session_pos(it[0].session), 0);
+    }
+    it[1] = good;
+    assert_int_equal(waste_step(ctx, it, 2), WASTE_OK);
+    waste_close(ctx);
+}
+
+/* A host that was built before next_ids was there: its items are shorter, and lie closer. */
+static void items_of_older_hosts_still_do(void **state)
+{
+    enum { OLD = offsetof(waste_item, next_ids) };
+    struct setup s = {.sessions = 2};
+    waste_ctx *ctx = model_open(models[0].dir, &s);
+    const struct golden *g = &models[0].gold;
+    waste_item it = {.size = OLD,
+                     .session = waste_session_default(ctx),
+                     .ids = g->ids,
+                     .n_ids = 4,
+                     .want = WASTE_WANT_TOKEN};
+    char *old = malloc(2 * OLD); /* exactly: ASan looks on */
+
+    (void)state;
+    memcpy(old, &it, OLD);
+    assert_int_equal(waste_session_open(ctx, &it.session), WASTE_OK);
+    memcpy(old + OLD, &it, OLD);
+    assert_int_equal(waste_step(ctx, (waste_item *)(void *)old, 2), WASTE_OK);
+    for (unsigned i = 0; i < 2; i++) {
+        memcpy(&it, old + i * OLD, OLD);
+        assert_int_equal(it.n_done, 4);
+        assert_true(it.token >= 0);
+        it.want = WASTE_WANT_ID_LOGPROBS;
+        memcpy(old + i * OLD, &it, OLD);
+    }
+    assert_int_equal(waste_step(ctx, (waste_item *)(void *)old, 2), WASTE_E_ARG);
+    assert_non_null(strstr(waste_error_detail(ctx), "items[0].size"));
+    free(old);
     waste_close(ctx);
 }
 
@@ -751,6 +989,12 @@ int main(void)
         cmocka_unit_test(a_callback_can_stop_and_cancel),
         cmocka_unit_test(bad_arguments_are_refused_before_anything_runs),
         cmocka_unit_test(a_cancelled_session_does_not_stop_its_company),
+        cmocka_unit_test(logprobs_are_those_of_the_logits),
+        cmocka_unit_test(logprobs_depend_on_the_ids_alone),
+        cmocka_unit_test(logprobs_and_the_rest_come_together),
+        cmocka_unit_test(logprobs_not_asked_for_are_left_alone),
+        cmocka_unit_test(logprobs_that_make_no_sense_are_refused),
+        cmocka_unit_test(items_of_older_hosts_still_do),
         cmocka_unit_test(steps_take_what_fits),
         cmocka_unit_test(budgets_below_the_floor_are_refused_with_the_numbers),
         cmocka_unit_test(text_goes_in_and_out),

@@ -31,7 +31,7 @@ static void layers_experts_and_logits_match_the_oracle(void **state)
         const struct hparams *hp = &ctx->model.hp;
         size_t n = g->n_tokens, per_layer = n * hp->top_k;
         struct span span = {&ctx->session[0].s, 0, (unsigned)n, 0, true};
-        struct rows rows = {(unsigned)n, 1, &span, g->ids};
+        struct rows rows = {.n = (unsigned)n, .n_spans = 1, .span = &span, .token = g->ids};
         struct route_tap route = {
             .id = calloc(hp->n_layers * per_layer, sizeof(uint16_t)),
             .weight = calloc(hp->n_layers * per_layer, sizeof(float)),

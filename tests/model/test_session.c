@@ -460,6 +460,147 @@ static void a_cancelled_session_leaves_its_company_alone(void **state)
     waste_close(ctx);
 }
 
+/* ---- log probabilities ---- */
+
+static const float mark = 42;
+
+/* Score the first n golden ids in one step; every place of out was `mark` before. */
+static waste_status score(waste_ctx *ctx, const struct golden *g, unsigned n, const int32_t *next,
+                          float *out)
+{
+    waste_item it = {.size = sizeof(it),
+                     .session = waste_session_default(ctx),
+                     .want = WASTE_WANT_ID_LOGPROBS,
+                     .ids = g->ids,
+                     .n_ids = n,
+                     .next_ids = next,
+                     .id_logprobs = out,
+                     .n_next = n};
+
+    for (unsigned i = 0; i < n; i++)
+        out[i] = mark;
+    return waste_step(ctx, &it, 1);
+}
+
+static void assert_untouched(waste_ctx *ctx, const float *out, unsigned n)
+{
+    for (unsigned i = 0; i < n; i++)
+        assert_memory_equal(&out[i], &mark, sizeof(mark));
+    assert_int_equal(waste_session_pos(waste_session_default(ctx)), 0);
+}
+
+static void a_failed_pass_gives_no_logprobs(void **state)
+{
+    const struct golden *g = &models[4].gold;
+    struct setup s = {.buffered = 1};
+    waste_ctx *ctx = model_open(models[4].dir, &s);
+    float out[8], want[8];
+    unsigned n = g->n_tokens - 1;
+
+    (void)state;
+    assert_in_range(n, 2, 8);
+    flip_records(models[4].dir);
+    assert_int_equal(score(ctx, g, n, g->ids + 1, out), WASTE_E_CORRUPT);
+    flip_records(models[4].dir);
+    pool_purge(ctx->pool);
+    assert_untouched(ctx, out, n);
+    waste_cancel(ctx);
+    assert_int_equal(score(ctx, g, n, g->ids + 1, out), WASTE_E_CANCELLED);
+    assert_untouched(ctx, out, n);
+    waste_session_cancel(waste_session_default(ctx));
+    assert_int_equal(score(ctx, g, n, g->ids + 1, out), WASTE_OK); /* said of the item */
+    assert_untouched(ctx, out, n);
+    assert_int_equal(score(ctx, g, n, g->ids + 1, out), WASTE_OK);
+    waste_close(ctx);
+    ctx = model_open(models[4].dir, &s);
+    assert_int_equal(score(ctx, g, n, g->ids + 1, want), WASTE_OK);
+    assert_memory_equal(out, want, n * sizeof(*want));
+    waste_close(ctx);
+}
+
+/* A damaged weight behind the last layer shows in the logits alone. The first asked row is named.
+ */
+static void a_logit_that_is_no_number_ends_the_scoring(void **state)
+{
+    static const float bad[] = {NAN, INFINITY, -INFINITY};
+
+    (void)state;
+    for (unsigned i = 0; i < N_MODELS; i++)
+        for (unsigned b = 0; b < 3; b++) {
+            const struct golden *g = &models[i].gold;
+            struct setup s = {.threads = 2};
+            waste_ctx *ctx = model_open(models[i].dir, &s);
+            const float *norm = ctx->model.norm;
+            unsigned n = g->n_tokens > 20 ? 20 : g->n_tokens - 1;
+            float *spoilt = calloc(act_pad(ctx->model.hp.hidden), sizeof(*spoilt)), out[20];
+            int32_t next[20];
+            char says[64];
+
+            memcpy(spoilt, norm, ctx->model.hp.hidden * sizeof(*spoilt));
+            spoilt[3] = bad[b];
+            for (unsigned t = 0; t < n; t++)
+                next[t] = t < n - 2 ? -1 : 5;
+            snprintf(says, sizeof(says), "position %u: logit 0 is not finite", n - 1);
+            ctx->model.norm = spoilt;
+            assert_int_equal(score(ctx, g, n, next, out), WASTE_E_CORRUPT);
+            if (!strstr(waste_error_detail(ctx), says))
+                fail_msg("%s", waste_error_detail(ctx));
+            assert_untouched(ctx, out, n);
+            ctx->model.norm = norm;
+            assert_int_equal(score(ctx, g, n, next, out), WASTE_OK);
+            free(spoilt);
+            waste_close(ctx);
+        }
+}
+
+struct late_cancel { /* at the n-th time that a pass looks up; 0: never */
+    struct progress *progress;
+    unsigned calls, at;
+};
+
+static void look_up(void *arg)
+{
+    struct late_cancel *c = arg;
+
+    if (++c->calls == c->at)
+        atomic_store(&c->progress->cancel, true);
+}
+
+/* The head of many rows takes long; it ends between two readings of it, too. */
+static void scoring_can_be_cancelled_behind_the_last_layer(void **state)
+{
+    const struct golden *g = &models[0].gold;
+    struct setup s = {0};
+    waste_ctx *ctx = model_open(models[0].dir, &s);
+    struct late_cancel c = {.progress = &ctx->progress};
+    unsigned n = 2 * HEAD_ROWS;
+    struct span span = {.session = &ctx->session[0].s, .n = n};
+    struct rows rows = {.n = n, .n_spans = 1, .span = &span, .token = g->ids, .score = g->ids + 1};
+    struct run r = {.rows = &rows,
+                    .model = &ctx->model,
+                    .experts = ctx->experts,
+                    .act = &ctx->act,
+                    .team = ctx->team,
+                    .progress = &ctx->progress,
+                    .poll = look_up,
+                    .poll_arg = &c};
+    struct err e = {0};
+    unsigned all;
+
+    (void)state;
+    assert_true(n < g->n_tokens);
+    assert_int_equal(forward(&r, &e), 0);
+    all = c.calls;
+    for (unsigned back = 0; back < 2; back++) {
+        c = (struct late_cancel){.progress = &ctx->progress, .at = all - back};
+        assert_int_equal(forward(&r, &e), ERR_CANCELLED);
+        assert_non_null(strstr(e.text, "behind the last layer"));
+        assert_int_equal(c.calls, all - back);
+        atomic_store(&ctx->progress.cancel, false);
+    }
+    waste_close(ctx);
+}
+
 /* ---- ids ---- */
 
 /* What a session chose itself is known to be its own; the host's ids are not, be they equal. */
@@ -563,6 +704,9 @@ int main(void)
         cmocka_unit_test(a_cancelled_pass_never_happened),
         cmocka_unit_test(a_cancel_before_the_call_stops_the_next_one_only),
         cmocka_unit_test(a_cancelled_session_leaves_its_company_alone),
+        cmocka_unit_test(a_failed_pass_gives_no_logprobs),
+        cmocka_unit_test(a_logit_that_is_no_number_ends_the_scoring),
+        cmocka_unit_test(scoring_can_be_cancelled_behind_the_last_layer),
         cmocka_unit_test(own_ids_and_the_hosts_are_told_apart),
         cmocka_unit_test(penalties_reach_back_over_so_many_positions),
     };

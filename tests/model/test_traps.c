@@ -114,7 +114,7 @@ static struct passed pass_of(unsigned model, unsigned n)
     const struct hparams *hp = &ctx->model.hp;
     struct passed p = {ctx, calloc((size_t)hp->n_layers * n * hp->hidden, sizeof(float)), n};
     struct span span = {&ctx->session[0].s, 0, n, 0, false};
-    struct rows rows = {n, 1, &span, models[model].gold.ids};
+    struct rows rows = {.n = n, .n_spans = 1, .span = &span, .token = models[model].gold.ids};
     struct run run = {
         .rows = &rows,
         .model = &ctx->model,
@@ -278,7 +278,7 @@ static void residual_open(struct residual *r)
 
     r->ctx = model_open(models[K3].dir, &s);
     r->span = (struct span){&r->ctx->session[0].s, 0, 2, 0, false};
-    r->rows = (struct rows){2, 1, &r->span, models[K3].gold.ids};
+    r->rows = (struct rows){.n = 2, .n_spans = 1, .span = &r->span, .token = models[K3].gold.ids};
     r->run = (struct run){.rows = &r->rows,
                           .model = &r->ctx->model,
                           .act = &r->ctx->act,
