@@ -254,6 +254,11 @@ WASTE_API waste_tokenizer *waste_tokenizer_of(waste_ctx *ctx); /* NULL: none. Ow
  * of ids, also when cap is too small (WASTE_E_ARG, out untouched beyond cap). */
 WASTE_API waste_status waste_encode(const waste_tokenizer *t, int mode, const char *text,
                                     size_t len, int32_t *out, size_t cap, size_t *n_out);
+/* For texts that come in parts: how many of the first bytes are encoded the same whatever follows
+ * (whole blocks of 400,000 characters). Encode these alone and go on behind them: the ids, one
+ * after the other, are those of the whole text. 0: more must be seen first. end: nothing follows,
+ * and everything is taken, a block at a time. Any thread. */
+WASTE_API size_t waste_encode_block(const char *text, size_t len, int end);
 /* Bytes, not NUL-terminated; may hold any byte and cut characters at both ends. */
 WASTE_API waste_status waste_decode(const waste_tokenizer *t, const int32_t *ids, size_t n,
                                     char *out, size_t cap, size_t *n_out);

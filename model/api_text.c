@@ -52,6 +52,11 @@ waste_status waste_encode(const waste_tokenizer *t, int mode, const char *text, 
     return WASTE_OK;
 }
 
+size_t waste_encode_block(const char *text, size_t len, int end)
+{
+    return text ? tokenizer_chunk(text, len, end != 0) : 0;
+}
+
 waste_status waste_decode(const waste_tokenizer *t, const int32_t *ids, size_t n, char *out,
                           size_t cap, size_t *n_out)
 {

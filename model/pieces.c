@@ -69,14 +69,17 @@ static size_t char_length(const char *s, size_t len, uint32_t *c)
     return 1;
 }
 
-static size_t chunk_length(const char *s, size_t len)
+size_t pieces_chunk(const char *s, size_t len, bool end)
 {
-    size_t at = 0;
+    size_t at = 0, n = 0;
     uint32_t c;
 
-    for (size_t n = 0; at < len && n < CHUNK_CHARS; n++)
+    for (; at < len && n < CHUNK_CHARS; n++) {
+        if (!end && len - at < UTF8_CHAR_MAX) /* what looks invalid may be the beginning of one */
+            return 0;
         at += char_length(s + at, len - at, &c);
-    return at;
+    }
+    return end || n == CHUNK_CHARS ? at : 0;
 }
 
 /* Up to where a run of one class, whitespace or not, would exceed RUN_CHARS. */
@@ -180,7 +183,7 @@ int pieces_next(struct pieces *p, struct piece *out, struct err *e)
     struct piece piece = {.s = p->at};
 
     if (p->at == p->chunk_end)
-        p->chunk_end += chunk_length(p->at, (size_t)(p->end - p->at));
+        p->chunk_end += pieces_chunk(p->at, (size_t)(p->end - p->at), true);
     if (p->at == p->stretch_end) {
         p->stretch_end += stretch_length(p->at, (size_t)(p->chunk_end - p->at));
         plain_find(p);

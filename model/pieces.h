@@ -42,6 +42,10 @@ struct pieces {
     pcre2_jit_stack *stack;
 };
 
+/* Bytes of the first chunk of a text of which len bytes are known; 0: too few to say. end: there is
+ * no more, so the last chunk may be a short one. */
+size_t pieces_chunk(const char *text, size_t len, bool end);
+
 /* The compiled pattern can be shared by threads; free it with pcre2_code_free. */
 int pattern_compile(pcre2_code **out, struct err *e);
 

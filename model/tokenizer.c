@@ -293,6 +293,11 @@ int tokenizer_encode(const struct tokenizer *t, enum token_mode mode, const char
     return 0;
 }
 
+size_t tokenizer_chunk(const char *text, size_t len, bool end)
+{
+    return pieces_chunk(text, len, end);
+}
+
 int tokenizer_split(const struct tokenizer *t, const char *text, size_t len, size_t *out,
                     size_t cap, size_t *n_out, struct err *e)
 {

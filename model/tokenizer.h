@@ -46,6 +46,10 @@ void tokenizer_close(struct tokenizer *t); /* NULL is fine */
 int tokenizer_encode(const struct tokenizer *t, enum token_mode mode, const char *text, size_t len,
                      int32_t *out, size_t cap, size_t *n_out, struct err *e);
 
+/* For a text that comes in parts: bytes of its first chunk, of which len bytes are known. Chunks
+ * encoded one by one give the ids of the whole. 0: too few bytes to say; never with `end`. */
+size_t tokenizer_chunk(const char *text, size_t len, bool end);
+
 /* The lengths of the pieces that TOKEN_CONTENT merges separately, in order; they add up to len.
  * For diagnosis and tests. out NULL and cap as in tokenizer_encode. */
 int tokenizer_split(const struct tokenizer *t, const char *text, size_t len, size_t *out,

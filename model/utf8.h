@@ -19,6 +19,7 @@ struct utf8 {      /* one stream; all zero is a fresh one */
 /* The most that utf8_feed makes of len bytes. */
 #define UTF8_FEED_MAX(len) (3 * (size_t)(len) + 3)
 #define UTF8_FLUSH_MAX     3
+#define UTF8_CHAR_MAX      4 /* bytes of a character */
 
 /* Take the next len bytes of the stream. Writes every character that is now whole, and one U+FFFD
  * per maximal subpart (Unicode 3.9, D93b) that cannot become one; holds back at most 3 bytes.

@@ -591,6 +591,58 @@ static void text_goes_in_and_out(void **state)
     waste_close(mini);
 }
 
+/* More than two blocks of 400,000 characters, of one to four bytes and such as are none, lines and
+ * long words: known byte by byte or at once, the blocks' ids are those of the whole. */
+static void a_text_in_blocks_has_the_ids_of_the_whole(void **state)
+{
+    static const char *const part[] = {
+        "word", " ",      "\n", "Z\xc3\xbcrich", "\xe4\xb8\xad", "\xf0\x9f\x8e\x89", "\xf0\x9f",
+        "\xff", "  \r\n", "42"};
+    size_t room = 1000000, len = 0, n, n_blocks = 0, blocks = 0;
+    char *text = malloc(room + 16);
+    int32_t *whole = malloc(room * sizeof(*whole)), *ids = malloc(room * sizeof(*ids));
+    waste_tokenizer *t;
+    uint32_t x = 7;
+
+    (void)state;
+    assert_int_equal(waste_tokenizer_open(models[0].dir, &t), WASTE_OK);
+    while (len < room) {
+        const char *p = part[((x = x * 1664525 + 1013904223) >> 16) % 10];
+
+        memcpy(text + len, p, strlen(p));
+        len += strlen(p);
+    }
+    len = room; /* and a cut somewhere */
+    assert_int_equal(waste_encode(t, WASTE_CONTENT, text, len, whole, room, &n), WASTE_OK);
+    for (size_t at = 0, known = 0; at < len; blocks++) {
+        size_t take = 0, some;
+
+        while (!take) {
+            known = known + 9973 < len - at ? known + 9973 : len - at;
+            take = waste_encode_block(text + at, known, known == len - at);
+        }
+        assert_in_range(take, 1, known);
+        if (known < len - at) /* one more byte, or all of them, change nothing */
+            assert_int_equal(waste_encode_block(text + at, len - at, 1), take);
+        assert_int_equal(
+            waste_encode(t, WASTE_CONTENT, text + at, take, ids + n_blocks, room, &some), WASTE_OK);
+        n_blocks += some;
+        at += take;
+        known -= take;
+    }
+    assert_true(blocks >= 2);
+    assert_int_equal(n_blocks, n);
+    assert_memory_equal(ids, whole, n * sizeof(*ids));
+    assert_int_equal(waste_encode_block(text, 1000, 0), 0);
+    assert_int_equal(waste_encode_block(text, 1000, 1), 1000);
+    assert_int_equal(waste_encode_block(text, 0, 1), 0);
+    assert_int_equal(waste_encode_block(NULL, 0, 1), 0);
+    waste_tokenizer_close(t);
+    free(ids);
+    free(whole);
+    free(text);
+}
+
 /* A character cut over two tokens comes whole, or not yet. */
 static void pieces_are_whole_characters(void **state)
 {
@@ -998,6 +1050,7 @@ int main(void)
         cmocka_unit_test(steps_take_what_fits),
         cmocka_unit_test(budgets_below_the_floor_are_refused_with_the_numbers),
         cmocka_unit_test(text_goes_in_and_out),
+        cmocka_unit_test(a_text_in_blocks_has_the_ids_of_the_whole),
         cmocka_unit_test(pieces_are_whole_characters),
         cmocka_unit_test(information_is_consistent),
         cmocka_unit_test(short_memory_shrinks_the_pool_and_nothing_else),
