@@ -1,5 +1,8 @@
 """libwaste as a host finds it: what it exports, and whether the documented snippet builds and runs."""
 
+import ctypes
+import json
+import math
 import os
 import pathlib
 import re
@@ -88,6 +91,64 @@ def test_the_snippet_builds_and_runs_as_it_is(tmp_path, compiler, suffix, std, l
     assert len(done.stdout.split()) == 6
     assert done.stderr == ""  # the library prints nothing
     assert subprocess.run([program, tmp_path], capture_output=True).returncode == 1
+
+
+class Item(ctypes.Structure):
+    """waste_item, as a binding mirrors it."""
+    _fields_ = [("size", ctypes.c_uint32), ("want", ctypes.c_uint32),
+                ("session", ctypes.c_void_p), ("ids", ctypes.POINTER(ctypes.c_int32)),
+                ("n_ids", ctypes.c_size_t), ("n_done", ctypes.c_size_t),
+                ("status", ctypes.c_int), ("token", ctypes.c_int32),
+                ("logprob", ctypes.c_float), ("stop", ctypes.c_uint32),
+                ("logits", ctypes.POINTER(ctypes.c_float)),
+                ("next_ids", ctypes.POINTER(ctypes.c_int32)),
+                ("id_logprobs", ctypes.POINTER(ctypes.c_float)), ("n_next", ctypes.c_size_t)]
+
+
+ABI_ITEM = 11
+WANT_LOGITS, WANT_ID_LOGPROBS = 2, 4
+
+
+@pytest.fixture
+def library():
+    lib = ctypes.CDLL(str(SHARED))
+    lib.waste_session_default.restype = ctypes.c_void_p
+    lib.waste_session_default.argtypes = [ctypes.c_void_p]
+    lib.waste_session_reset.argtypes = [ctypes.c_void_p]
+    lib.waste_abi.restype = ctypes.c_size_t
+    lib.waste_close.argtypes = [ctypes.c_void_p]
+    lib.waste_step.argtypes = [ctypes.c_void_p, ctypes.POINTER(Item), ctypes.c_size_t]
+    return lib
+
+
+def test_a_binding_scores_a_text(library):
+    """The struct as mirrored above is the library's; what it is told adds up: the logits of each
+    position say the same."""
+    assert library.waste_abi(ABI_ITEM) == ctypes.sizeof(Item)
+    container = GOLDEN / "kimi-linear.waste"
+    ctx = ctypes.c_void_p()
+    assert library.waste_open(str(container).encode(), None, ctypes.byref(ctx)) == 0
+    session = library.waste_session_default(ctx)
+    vocab = json.loads((container / "manifest.json").read_text())["config"]["vocab_size"]
+    text = [3, 7, 11, 5, 2, 60, 9]
+    ids = (ctypes.c_int32 * len(text))(*text)
+    got = (ctypes.c_float * len(text))(*[42] * len(text))
+    n = len(text) - 1
+    next_ids = ctypes.cast(ctypes.byref(ids, 4), ctypes.POINTER(ctypes.c_int32))
+    item = Item(size=ctypes.sizeof(Item), want=WANT_ID_LOGPROBS, session=session, ids=ids, n_ids=n,
+                next_ids=next_ids, id_logprobs=got, n_next=n)
+    assert library.waste_step(ctx, ctypes.byref(item), 1) == 0
+    assert item.n_done == n and item.token == -1 and not item.logits and got[n] == 42
+    library.waste_session_reset(session)
+    for i in range(n):
+        one = (ctypes.c_int32 * 1)(text[i])
+        item = Item(size=Item.next_ids.offset, want=WANT_LOGITS, session=session, ids=one, n_ids=1)
+        assert library.waste_step(ctx, ctypes.byref(item), 1) == 0  # the size before logprobs
+        logits = item.logits[:vocab]
+        top = max(logits)
+        want = logits[text[i + 1]] - top - math.log(sum(math.exp(x - top) for x in logits))
+        assert abs(got[i] - want) < 1e-5
+    library.waste_close(ctx)
 
 
 def test_the_library_reads_no_environment():
