@@ -124,8 +124,6 @@ static int evaluate(struct eval *v)
     if (rc)
         return rc;
     model_banner(v->c, v->ctx);
-    if (v->c->opts.perplexity)
-        return perplexity_print(v->c, v->ctx, &v->prompt);
     v->tokenizer = waste_tokenizer_of(v->ctx);
     st = waste_eval(v->ctx, v->prompt.id, v->prompt.n, &v->logits, &v->vocab);
     bar_end(&v->c->bar);
@@ -146,18 +144,14 @@ int cmd_eval(struct cli *c)
     char path[PATH_MAX];
     int rc;
 
-    if (c->opts.perplexity) {
-        if (c->opts.file || c->opts.ids || c->opts.logits)
-            return fail(c, EXIT_USAGE, NULL, "--perplexity",
-                        "goes without --file, --ids and --logits");
-        c->opts.file = c->opts.perplexity;
-    }
+    if (c->opts.perplexity)
+        return perplexity(c);
     rc = model_find(c, c->opts.arg[1], path);
     if (!rc)
         rc = model_check(c, path);
     if (!rc)
         rc = prompt_read(c, path, 2, TEXT_PROMPT, &v.prompt);
-    if (!rc && !c->opts.perplexity)
+    if (!rc)
         rc = prompt_fits(c, v.prompt.n);
     if (!rc)
         rc = model_open(c, path, &v.ctx);

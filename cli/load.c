@@ -123,16 +123,19 @@ int ids_check(struct cli *c, waste_ctx *ctx, const int32_t *ids, size_t n)
 static int on_progress(const waste_progress *p, void *user)
 {
     struct cli *c = user;
-    static const char *const labels[] = {[1] = "loading", [2] = "prompt"};
-    bool shown = p->phase == 1 || p->phase == 2;
+    static const char loading[] = "loading", prompt[] = "prompt";
+    const char *label = p->phase == 1     ? loading
+                        : c->prompt_label ? c->prompt_label /* passes of one row, too */
+                        : p->phase == 2   ? prompt
+                                          : NULL;
 
-    if (!shown)
+    if (!label)
         bar_end(&c->bar);
-    else if (c->bar.label != labels[p->phase])
-        bar_begin(&c->bar, labels[p->phase], p->phase == 1 ? BAR_BYTES : BAR_TOKENS);
-    if (shown && p->phase == 2 && c->prompt_total)
-        bar_update(&c->bar, c->prompt_done + p->done, c->prompt_total, p->bytes);
-    else if (shown)
+    else if (c->bar.label != label)
+        bar_begin(&c->bar, label, label == loading ? BAR_BYTES : BAR_TOKENS);
+    if (label && label != loading && (c->prompt_total || c->prompt_label))
+        bar_update(&c->bar, c->prompt_done + p->done, c->prompt_total, c->prompt_bytes + p->bytes);
+    else if (label)
         bar_update(&c->bar, p->done, p->total, p->bytes);
     return term_interrupted();
 }

@@ -109,7 +109,7 @@ const struct opt opts_table[] = {
 
     {"logits", 0, OPT_SET, GROUP_COMMAND, CMD_EVAL, FIELD(logits), .help = "every logit, too"},
     {"perplexity", 0, OPT_TEXT, GROUP_COMMAND, CMD_EVAL, FIELD(perplexity), .value = "FILE",
-     .help = "how well FILE is predicted, one position at a time: bits per token and byte"},
+     .help = "how well FILE is predicted: bits per token and byte, perplexity"},
     {"drive", 0, OPT_RATE, GROUP_COMMAND, CMD_PLAN, FIELD(drive), .value = "RATE",
      .help = "expected tokens per second on a drive that reads this much, such as 7GB/s"},
     {"measure", 0, OPT_SET, GROUP_COMMAND, CMD_PLAN, FIELD(measure),

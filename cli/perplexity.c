@@ -2,81 +2,222 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "cli/load.h"
+#include "cli/stream.h"
 
-struct cost {
+struct scoring {
+    struct cli *c;
+    waste_ctx *ctx;
+    const waste_tokenizer *tokenizer;
+    struct stream text;
+    struct ids ids; /* the first predicts the next; the last is only predicted, so far */
+    size_t at;      /* ids fed */
+    float *logprob; /* [max_rows] */
+    size_t max_rows, positions;
+    uint64_t bytes_read; /* before the text */
+
     uint64_t tokens, bytes; /* predicted */
-    double nats;
+    uint64_t stretches;
+    double nats, seconds;
 };
 
-static double surprise(const float *logits, size_t vocab, int32_t id)
+static uint64_t bytes_read(const waste_ctx *ctx)
 {
-    double sum = 0, most = logits[0];
+    waste_counters n = {.size = sizeof(n)};
 
-    for (size_t i = 1; i < vocab; i++)
-        most = logits[i] > most ? logits[i] : most;
-    for (size_t i = 0; i < vocab; i++)
-        sum += exp(logits[i] - most);
-    return log(sum) + most - logits[id];
+    waste_get_counters(ctx, &n);
+    return n.bytes_read;
 }
 
-static int feed(struct cli *c, waste_ctx *ctx, const struct ids *text, struct cost *cost)
+/* A full pass of ids and the one behind it, unless the text ends before. */
+static int refill(struct scoring *s)
 {
-    const waste_tokenizer *tokenizer = waste_tokenizer_of(ctx);
-    waste_session *session = waste_session_default(ctx);
-    waste_engine engine = {.size = sizeof(engine)};
-    waste_item item = {.size = sizeof(item), .want = WASTE_WANT_LOGITS, .session = session};
+    size_t before = s->ids.n + 1;
 
-    waste_engine_info(ctx, &engine);
-    bar_begin(&c->bar, "text", BAR_TOKENS);
-    for (size_t i = 0; i + 1 < text->n; i++) {
-        const char *bytes;
-        size_t len = 0;
-        waste_status st;
+    while (s->ids.n - s->at <= s->max_rows && s->ids.n != before) {
+        int rc;
 
-        item.ids = &text->id[i];
-        item.n_ids = 1;
-        st = waste_step(ctx, &item, 1);
-        if (st == WASTE_OK && item.stop == WASTE_STOP_CONTEXT) {
-            waste_session_reset(session);
-            st = waste_step(ctx, &item, 1);
-        }
-        if (st != WASTE_OK) {
-            bar_end(&c->bar);
-            return fail_status(c, st, ctx, "eval");
-        }
-        cost->nats += surprise(item.logits, engine.vocab, text->id[i + 1]);
-        cost->tokens++;
-        if (tokenizer && waste_token_bytes(tokenizer, text->id[i + 1], &bytes, &len) == WASTE_OK)
-            cost->bytes += len;
-        bar_update(&c->bar, i + 1, text->n - 1, 0);
+        s->ids.n -= s->at;
+        memmove(s->ids.id, s->ids.id + s->at, s->ids.n * sizeof(*s->ids.id));
+        s->at = 0;
+        before = s->ids.n;
+        rc = stream_more(&s->text, s->tokenizer, &s->ids);
+        if (rc)
+            return rc;
     }
-    bar_end(&c->bar);
     return 0;
 }
 
-int perplexity_print(struct cli *c, waste_ctx *ctx, const struct ids *text)
+static void count(struct scoring *s, size_t n)
 {
-    struct cost cost = {0};
-    double per_token, per_byte;
-    int rc;
+    const int32_t *next = s->ids.id + s->at + 1;
 
-    if (text->n < 2)
-        return fail(c, EXIT_USAGE, NULL, "--perplexity", "%zu tokens: two are the least", text->n);
-    rc = feed(c, ctx, text, &cost);
+    for (size_t i = 0; i < n; i++) {
+        const char *bytes;
+        size_t len;
+
+        s->nats -= s->logprob[i];
+        if (waste_token_bytes(s->tokenizer, next[i], &bytes, &len) == WASTE_OK)
+            s->bytes += len;
+    }
+    s->at += n;
+    s->tokens += n;
+}
+
+static int pass(struct scoring *s, size_t n)
+{
+    waste_session *session = waste_session_default(s->ctx);
+    size_t pos = waste_session_pos(session);
+    waste_item item = {.size = sizeof(item),
+                       .want = WASTE_WANT_ID_LOGPROBS,
+                       .session = session,
+                       .ids = s->ids.id + s->at,
+                       .next_ids = s->ids.id + s->at + 1,
+                       .id_logprobs = s->logprob};
+    uint64_t total = stream_total(&s->text);
+    waste_status st;
+
+    if (pos == s->positions) {
+        waste_session_reset(session);
+        pos = 0;
+    }
+    s->stretches += !pos;
+    item.n_ids = n < s->positions - pos ? n : s->positions - pos;
+    item.n_next = item.n_ids;
+    s->c->prompt_done = s->tokens;
+    s->c->prompt_total = total ? total - 1 + (s->c->opts.bos != 0) : 0;
+    s->c->prompt_bytes = bytes_read(s->ctx) - s->bytes_read;
+    st = waste_step(s->ctx, &item, 1);
+    if (st != WASTE_OK)
+        return fail_status(s->c, st, s->ctx, "eval");
+    count(s, item.n_done);
+    return 0;
+}
+
+static int feed(struct scoring *s)
+{
+    uint64_t begun = clock_ns();
+    int rc = 0;
+
+    s->bytes_read = bytes_read(s->ctx);
+    s->c->prompt_label = "text";
+    while (!rc) {
+        size_t left;
+
+        rc = refill(s);
+        left = rc ? 0 : s->ids.n - s->at - 1;
+        if (!left)
+            break;
+        rc = pass(s, left < s->max_rows ? left : s->max_rows);
+    }
+    bar_end(&s->c->bar);
+    s->c->prompt_label = NULL;
+    s->seconds = (double)(clock_ns() - begun) * 1e-9;
+    return rc;
+}
+
+static int print(const struct scoring *s)
+{
+    struct cli *c = s->c;
+    double per_token = s->nats / (double)s->tokens;
+    double per_byte = s->nats / M_LN2 / (double)s->bytes;
+    double rate = (double)s->tokens / s->seconds;
+
+    if (c->opts.json)
+        return say_json(c,
+                        json_pack("{s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o}", "tokens",
+                                  (json_int_t)s->tokens, "bytes", (json_int_t)s->bytes, "context",
+                                  (json_int_t)s->positions, "stretches", (json_int_t)s->stretches,
+                                  "nats", json_f64(s->nats), "perplexity", json_f64(exp(per_token)),
+                                  "bits_per_token", json_f64(per_token / M_LN2), "bits_per_byte",
+                                  json_f64(per_byte), "seconds", json_f64(s->seconds),
+                                  "tokens_per_second", json_f64(rate)));
+    printf("%llu tokens, %llu bytes: perplexity %.3f, %.4f bits per token, %.4f bits per byte\n",
+           (unsigned long long)s->tokens, (unsigned long long)s->bytes, exp(per_token),
+           per_token / M_LN2, per_byte);
+    if (!term_flush(&c->term))
+        return fail_output(c);
+    note(c, "%llu stretch%s of at most %zu positions; %.1f s, %.*f tokens per second",
+         (unsigned long long)s->stretches, s->stretches == 1 ? "" : "es", s->positions, s->seconds,
+         rate < 10 ? 2 : 0, rate);
+    return 0;
+}
+
+static int evaluate(struct scoring *s)
+{
+    waste_engine engine = {.size = sizeof(engine)};
+    waste_model_info info;
+    int rc = ids_check(s->c, s->ctx, s->ids.id, s->ids.n);
+
     if (rc)
         return rc;
-    per_token = cost.nats / (double)cost.tokens;
-    per_byte = cost.bytes ? cost.nats / M_LN2 / (double)cost.bytes : 0;
-    if (c->opts.json)
-        return say_json(c, json_pack("{s:I, s:I, s:o, s:o, s:o}", "tokens", (json_int_t)cost.tokens,
-                                     "bytes", (json_int_t)cost.bytes, "perplexity",
-                                     json_f64(exp(per_token)), "bits_per_token",
-                                     json_f64(per_token / M_LN2), "bits_per_byte",
-                                     json_f64(per_byte)));
-    printf("%llu tokens, %llu bytes: perplexity %.3f, %.4f bits per token, %.4f bits per byte\n",
-           (unsigned long long)cost.tokens, (unsigned long long)cost.bytes, exp(per_token),
-           per_token / M_LN2, per_byte);
-    return term_flush(&c->term) ? 0 : fail_output(c);
+    model_banner(s->c, s->ctx);
+    waste_engine_info(s->ctx, &engine);
+    waste_model_get_info(s->ctx, &info);
+    s->tokenizer = waste_tokenizer_of(s->ctx);
+    s->max_rows = engine.max_rows;
+    s->positions = info.ctx_max;
+    s->logprob = malloc(s->max_rows * sizeof(*s->logprob));
+    if (!s->logprob)
+        return fail(s->c, EXIT_MEMORY, NULL, "eval", "no memory for %zu figures", s->max_rows);
+    rc = feed(s);
+    return rc ? rc : print(s);
+}
+
+/* The first block, with a tokenizer of its own: a text that cannot be read or is too short is said
+ * before the model is opened. */
+static int begin(struct scoring *s, const char *path)
+{
+    waste_tokenizer *t;
+    waste_status st = waste_tokenizer_open(path, &t);
+    int rc = 0;
+
+    if (st != WASTE_OK)
+        return fail_tokenizer(s->c, st, path);
+    if (s->c->opts.bos) {
+        s->ids.id = malloc(sizeof(*s->ids.id));
+        if (!s->ids.id)
+            rc = fail(s->c, EXIT_MEMORY, NULL, "eval", "no memory for a token");
+        else
+            s->ids.id[s->ids.n++] = waste_token_bos(t);
+    }
+    if (!rc)
+        rc = stream_more(&s->text, t, &s->ids);
+    waste_tokenizer_close(t);
+    if (!rc && s->ids.n < 2)
+        rc =
+            fail(s->c, EXIT_USAGE, NULL, "--perplexity", "%zu tokens: two are the least", s->ids.n);
+    return rc;
+}
+
+int perplexity(struct cli *c)
+{
+    struct scoring s = {.c = c};
+    char path[PATH_MAX];
+    int rc;
+
+    if (c->opts.n_args > 2 || c->opts.file || c->opts.ids || c->opts.logits)
+        return fail(c, EXIT_USAGE, NULL, "--perplexity",
+                    "goes without a text, --file, --ids and --logits");
+    rc = model_find(c, c->opts.arg[1], path);
+    if (!rc)
+        rc = model_check(c, path);
+    if (!rc)
+        rc = stream_open(&s.text, c, c->opts.perplexity);
+    if (rc)
+        return rc;
+    rc = begin(&s, path);
+    if (!rc)
+        rc = model_open(c, path, &s.ctx);
+    if (!rc) {
+        rc = evaluate(&s);
+        model_close(s.ctx);
+    }
+    stream_close(&s.text);
+    free(s.ids.id);
+    free(s.logprob);
+    return rc;
 }

@@ -1,12 +1,13 @@
-/* cli/perplexity.h - how well a model predicts a text, token by token. */
+/* cli/perplexity.h - `waste eval MODEL --perplexity FILE`: how well a model predicts a text. */
 #ifndef CLI_PERPLEXITY_H
 #define CLI_PERPLEXITY_H
 
-#include "cli/prompt.h"
+#include "cli/say.h"
 
-/* Feed the ids one by one and print what each that had a predecessor cost: bits per token and per
- * byte, perplexity. The context is emptied when it is full; the first id after that predicts and is
- * not predicted. ctx is open and its banner shown. Returns 0 or an exit code, having said why. */
-int perplexity_print(struct cli *c, waste_ctx *ctx, const struct ids *text);
+/* Feed the text in passes as long as a prompt's and print what every token cost that had one before
+ * it: bits per token and per byte, perplexity. The text is cut into stretches of as many positions
+ * as the context has (--ctx). Each begins with an empty session, so its first id predicts and is
+ * predicted by the last of the stretch before. Text is read, encoded and fed a block at a time. */
+int perplexity(struct cli *c);
 
 #endif

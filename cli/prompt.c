@@ -9,8 +9,7 @@
 #include "cli/load.h"
 #include "cli/units.h"
 
-/* One read, after waiting in a way that an interrupt ends. -1 with errno EINTR: interrupted. */
-static ssize_t read_some(int fd, char *to, size_t room)
+ssize_t text_some(int fd, char *to, size_t room)
 {
     ssize_t got;
 
@@ -22,6 +21,12 @@ static ssize_t read_some(int fd, char *to, size_t room)
         got = read(fd, to, room);
     } while (got < 0 && (errno == EAGAIN || errno == EINTR));
     return got;
+}
+
+int fail_read(struct cli *c, const char *name, int error)
+{
+    return fail(c, error == EINTR ? EXIT_INTERRUPTED : EXIT_RUNTIME, NULL, name, "%s",
+                strerror(error));
 }
 
 static int read_all(struct cli *c, int fd, const char *name, struct text *out)
@@ -40,7 +45,7 @@ static int read_all(struct cli *c, int fd, const char *name, struct text *out)
         }
         if (!t.bytes)
             return fail(c, EXIT_MEMORY, NULL, name, "no memory for %zu bytes of text", room);
-        got = read_some(fd, t.bytes + t.len, room - t.len);
+        got = text_some(fd, t.bytes + t.len, room - t.len);
         if (got <= 0)
             break;
         t.len += (size_t)got;
@@ -49,25 +54,33 @@ static int read_all(struct cli *c, int fd, const char *name, struct text *out)
         int error = errno;
 
         free(t.bytes);
-        return fail(c, error == EINTR ? EXIT_INTERRUPTED : EXIT_RUNTIME, NULL, name, "%s",
-                    strerror(error));
+        return fail_read(c, name, error);
     }
     *out = t;
     return 0;
 }
 
+int text_open(struct cli *c, const char *name, int *fd)
+{
+    *fd = 0;
+    if (!strcmp(name, "-"))
+        return 0;
+    /* Waiting for the writer of a FIFO is left to term_wait_input, where an interrupt ends it. */
+    *fd = open(name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (*fd < 0)
+        return fail(c, EXIT_RUNTIME, NULL, name, "%s", strerror(errno));
+    return 0;
+}
+
 static int read_file(struct cli *c, const char *name, struct text *out)
 {
-    int fd, rc;
+    int fd, rc = text_open(c, name, &fd);
 
-    if (!strcmp(name, "-"))
-        return read_all(c, 0, "standard input", out);
-    /* Waiting for the writer of a FIFO is left to term_wait_input, where an interrupt ends it. */
-    fd = open(name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-    if (fd < 0)
-        return fail(c, EXIT_RUNTIME, NULL, name, "%s", strerror(errno));
-    rc = read_all(c, fd, name, out);
-    close(fd);
+    if (rc)
+        return rc;
+    rc = read_all(c, fd, fd ? name : "standard input", out);
+    if (fd)
+        close(fd);
     return rc;
 }
 
@@ -97,8 +110,7 @@ int text_read(struct cli *c, unsigned index, struct text *out)
     return read_file(c, "-", out);
 }
 
-/* Editors and echo end a file with a newline that nobody wrote. */
-static void remove_newlines(struct text *t)
+void remove_newlines(struct text *t)
 {
     while (t->len && t->bytes[t->len - 1] == '\n') {
         t->len--;

@@ -2,6 +2,8 @@
 #ifndef CLI_PROMPT_H
 #define CLI_PROMPT_H
 
+#include <sys/types.h>
+
 #include "cli/say.h"
 
 struct text { /* any bytes; free(bytes) */
@@ -18,6 +20,14 @@ struct ids { /* free(id) */
 /* Positional `index` (0 is the command; it may be absent, or "-" for standard input), or --file, or
  * what is piped in. Returns 0 or an exit code, having said why; an interrupt ends the waiting. */
 int text_read(struct cli *c, unsigned index, struct text *out);
+
+/* The pieces it is made of. name: a file, or "-". *fd is the caller's to close, unless it is 0. */
+int text_open(struct cli *c, const char *name, int *fd);
+/* Bytes read, 0 at the end; -1 with errno, EINTR for an interrupt while waiting. */
+ssize_t text_some(int fd, char *to, size_t room);
+int fail_read(struct cli *c, const char *name, int error);
+/* Those at the end: editors and echo end a file with one that nobody wrote. */
+void remove_newlines(struct text *t);
 
 enum text_kind {
     TEXT_PROMPT,   /* content; newlines at the end of a file or of standard input are removed */

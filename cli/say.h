@@ -30,7 +30,10 @@ struct cli {
     struct opts opts;
     struct term term;
     struct bar bar;
-    uint64_t prompt_done, prompt_total; /* tokens; for the bar, while a prompt takes many calls */
+    /* For the bar, while a prompt takes many calls: tokens before this one and altogether, and
+     * bytes read before it. */
+    uint64_t prompt_done, prompt_total, prompt_bytes;
+    const char *prompt_label; /* not NULL: it is no prompt but this, and total 0 is not known yet */
 };
 
 int exit_of_status(waste_status st);
