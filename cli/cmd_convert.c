@@ -14,6 +14,27 @@ static unsigned number(const char *choice)
     return choice ? (unsigned)atoi(choice) : 0;
 }
 
+/* What --format, or --stages in its place, asks for. False: the two disagree. */
+static bool take_format(struct convert_options *o, const struct opts *opts)
+{
+    static const struct {
+        const char *name;
+        unsigned stages, entries, index_bits;
+    } formats[] = {{"vq3r", 3, 256, 8}, {"vq2r", 2, 256, 8}, {"vq4p", 4, 64, 6}};
+
+    o->stages = number(opts->stages);
+    for (unsigned i = 0; opts->format && i < sizeof(formats) / sizeof(*formats); i++) {
+        if (strcmp(opts->format, formats[i].name) != 0)
+            continue;
+        if (o->stages && o->stages != formats[i].stages)
+            return false;
+        o->stages = formats[i].stages;
+        o->entries = formats[i].entries;
+        o->index_bits = formats[i].index_bits;
+    }
+    return true;
+}
+
 static enum reclaim_mode reclaim_of(const char *choice)
 {
     return !choice ? RECLAIM_OFF : !strcmp(choice, "on") ? RECLAIM_ON : RECLAIM_DRY;
@@ -101,7 +122,6 @@ int cmd_convert(struct cli *c)
 {
     struct convert_options o = {.source = c->opts.src,
                                 .dir = c->opts.out,
-                                .stages = number(c->opts.stages),
                                 .trunk_bits = number(c->opts.trunk_bits),
                                 .router_bits = number(c->opts.router_bits),
                                 .sample = (unsigned)c->opts.sample,
@@ -119,6 +139,10 @@ int cmd_convert(struct cli *c)
                     "%s is missing; usage: waste convert "
                     "--src DIR --out DIR.waste",
                     o.source ? "--out" : "--src");
+    if (!take_format(&o, &c->opts))
+        return fail(c, EXIT_USAGE, NULL, "convert",
+                    "--format %s does not have %s stages; give only one of the two", c->opts.format,
+                    c->opts.stages);
     if (convert_open(&cv, &o, &e))
         return fail_err(c, &e, "convert");
     rc = convert(c, cv);

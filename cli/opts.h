@@ -70,7 +70,7 @@ struct opts { /* strings are borrowed from argv and the environment */
     uint64_t drive, ram;    /* bytes per second; 0 = not given */
     const char *shape;
     int64_t layers, experts; /* 0 = the shape's own */
-    const char *src, *out, *against, *stages, *trunk_bits, *router_bits, *reclaim;
+    const char *src, *out, *against, *format, *stages, *trunk_bits, *router_bits, *reclaim;
     const char *drives;
     int64_t jobs, sample; /* 0 = the default */
     bool resume, all, gather;

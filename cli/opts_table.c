@@ -131,8 +131,11 @@ const struct opt opts_table[] = {
      .help = "the container to make"},
     {"jobs", 0, OPT_INT, GROUP_COMMAND, CMD_CONVERT, FIELD(jobs), 0, 64, .value = "N",
      .help = "threads; 0 = one per core (0)"},
+    {"format", 0, OPT_CHOICE, GROUP_COMMAND, CMD_CONVERT, FIELD(format), .value = "vq3r|vq2r|vq4p",
+     .help = "of the experts: 3 or 2 codebooks of 256, 8 bits each for 8 weights; 4 of 64, 6 bits "
+             "each (vq3r)"},
     {"stages", 0, OPT_CHOICE, GROUP_COMMAND, CMD_CONVERT, FIELD(stages), .value = "2|3",
-     .help = "codebooks an expert's weights are the sum of; 8 bits per 8 weights each (3)"},
+     .help = "the same as --format vq2r or vq3r"},
     {"trunk-bits", 0, OPT_CHOICE, GROUP_COMMAND, CMD_CONVERT, FIELD(trunk_bits), .value = "4|8",
      .help = "width of what is always in memory (4)"},
     {"router-bits", 0, OPT_CHOICE, GROUP_COMMAND, CMD_CONVERT, FIELD(router_bits), .value = "8",

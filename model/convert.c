@@ -627,6 +627,13 @@ static int open_writer(struct convert *cv, struct err *e)
     return writer_open(&cv->writer, cv->o.dir, &o, e);
 }
 
+static void note_readers(struct convert *cv)
+{
+    if (cv->o.index_bits == 6)
+        notice_add(&cv->result.notices,
+                   "VQ4P: other engines need a version of 2026-08-04 or later to open it");
+}
+
 static int make_all(struct convert *cv, struct err *e)
 {
     json_t *extra;
@@ -636,6 +643,7 @@ static int make_all(struct convert *cv, struct err *e)
         take_memory(cv, e))
         return e->code;
     atomic_store(&cv->progress->total, bytes_left(cv)); /* from here on something is written */
+    note_readers(cv);
     if (write_state(cv, e) || release_files_write(cv->writer, cv->dirfd, &cv->release,
                                                   cv->map.vision, &cv->result.notices, e))
         return e->code;

@@ -19,7 +19,7 @@
 struct convert_options { /* texts are borrowed until convert_close */
     const char *source, *dir;
     unsigned stages;              /* 0 = 3 */
-    unsigned entries, index_bits; /* 0 = 256, 8 */
+    unsigned entries, index_bits; /* 0 = 256, 8; or, with 4 stages, 64, 6 (VQ4P) */
     unsigned trunk_bits;          /* 0 = 4; or 8, 3 */
     unsigned router_bits;         /* 8, or 0: as the trunk */
     unsigned sample;              /* experts that a layer's codebooks are fitted on; 0 = 12 */

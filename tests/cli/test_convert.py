@@ -65,6 +65,15 @@ def converted(sources, tmp_path_factory):
     return out
 
 
+@pytest.fixture(scope="session")
+def packed(sources, tmp_path_factory):
+    """The same in VQ4P."""
+    top = tmp_path_factory.mktemp("packed")
+    for family, source in sources.items():
+        waste("convert", "--src", source, "--out", top / family, "--format", "vq4p", check=0)
+    return {family: top / family for family in sources}
+
+
 def manifest(path):
     return json.loads((path / "manifest.json").read_text("ascii"))
 
@@ -191,6 +200,47 @@ def test_each_expert_is_itself_to_readers_that_share_no_code(sources, converted,
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+def test_four_packed_stages_are_read_by_all_readers(sources, converted, packed, family):
+    """The oracle, which shares no code; verify; each numeric profile. Of the rest of the container
+    nothing has changed."""
+    made, source = packed[family], och.Checkpoint(sources[family])
+    quant = manifest(made)["expert_quant"]
+    assert quant == {"fmt": "VQ4P", "stages": 4, "vec_dim": 8, "entries": 64, "index_block": 64,
+                     "index_bits": 6, "bits_per_weight": 3.0}
+    assert (made / "trunk.bin").read_bytes() == (converted[family] / "trunk.bin").read_bytes()
+    oracle, most = oc.Container(made), 0
+    for layer in map(int, oracle.manifest["layers"]):
+        for want, got in zip(source.experts(layer), oracle.experts(layer), strict=True):
+            for w, g in zip(want, got, strict=True):
+                most = max(most, np.linalg.norm(w - g) / np.linalg.norm(w))
+    got = waste_json("verify", made, "--against", sources[family], "--all")
+    assert got["good"] and waste_json("verify", made)["bad"] == 0
+    errors = [got["errors"][kind]["max"] for kind in ("gate", "up", "down")]
+    assert max(errors) == pytest.approx(most, rel=1e-4)
+    assert "VQ4P, 4 stages of 64" in waste("info", made, check=0).stdout.decode()
+    ids = ["eval", made, "--ids", "3 7 11", "--budget", BUDGET, "--logits", "--numeric"]
+    exact = np.array(waste_json(*ids, "f32")["logits"])
+    for profile, near in (("direct", 1e-4), ("i16", 1e-3), ("i8", 0.2)):  # i8 turns close choices
+        off = np.linalg.norm(np.array(waste_json(*ids, profile)["logits"]) - exact)
+        assert off < near * np.linalg.norm(exact), profile
+
+
+def test_a_format_has_one_name_too_many_only_if_they_disagree(small, tmp_path):
+    args = ["convert", "--src", small / "k3", "--out", tmp_path / "x", "--stages"]
+    for stages, fmt in (("2", "vq3r"), ("3", "vq4p")):
+        detail = waste_error(*args, stages, "--format", fmt, check=2)["detail"]
+        assert fmt in detail and stages in detail
+    assert not (tmp_path / "x").exists()
+    waste(*args, "3", "--format", "vq3r", check=0)
+    same_files(small / "k3.waste", tmp_path / "x")
+    done = waste("convert", "--src", small / "k3", "--out", tmp_path / "y", "--format", "vq4p",
+                 check=0)
+    assert b"2026-08-04" in done.stderr
+    other = waste_error("convert", "--src", small / "k3", "--out", tmp_path / "y", check=2)
+    assert "other parameters" in other["detail"]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 def test_other_readers_rules_are_kept(converted, family):
     m = manifest(converted[family])
     config, quant = m["config"], m["expert_quant"]
@@ -225,12 +275,13 @@ def test_the_vision_towers_geometry(sources, converted):
     assert patch["fmt"] == Q8G and patch["shape"] == [32, 588]
 
 
-@pytest.mark.parametrize("stages,low,high", [(3, 0.18, 0.215), (2, 0.30, 0.36)])
-def test_relative_errors_on_gaussian_weights(tmp_path, stages, low, high):
+@pytest.mark.parametrize("fmt,low,high", [("vq3r", 0.18, 0.215), ("vq2r", 0.30, 0.36),
+                                          ("vq4p", 0.195, 0.23)])
+def test_relative_errors_on_gaussian_weights(tmp_path, fmt, low, high):
     """Fitted on one expert of few weights; the largest error is one of the others'."""
     och.write_checkpoint("kimi-linear", tmp_path / "src",
                          overrides={"hidden_size": 512, "moe_intermediate_size": 384})
-    waste("convert", "--src", tmp_path / "src", "--out", tmp_path / "x", "--stages", stages,
+    waste("convert", "--src", tmp_path / "src", "--out", tmp_path / "x", "--format", fmt,
           "--sample", 1, check=0)
     errors = waste_json("verify", tmp_path / "x", "--against", tmp_path / "src",
                         "--sample", 2)["errors"]
