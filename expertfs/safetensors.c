@@ -156,7 +156,7 @@ static int shard_open(struct checkpoint *c, unsigned i, int dirfd, const char *v
         return err_set(e, ERR_IO,
                        "%s: not verified yet (not in .download-state); finish the download first",
                        s->name);
-    if (file_open(&s->file, dirfd, s->name, false, e))
+    if (file_open(&s->file, dirfd, s->name, true, e))
         return e->code;
     s->present = true;
     return shard_take(c, i, e);
@@ -627,62 +627,81 @@ static int not_finite(const struct source_tensor *t, const char *suffix, uint64_
                    suffix, i, j);
 }
 
-struct scales {  /* of the rows that are being read; what their dtype has none of stays zero */
-    uint8_t *at; /* [rows][cols] bytes (MXFP4) or little-endian f32 (fp8), all finite */
-    uint64_t row, cols; /* row: the first */
-    float value[256];   /* of an fp8 byte */
+int checkpoint_check_present(const struct checkpoint *c, const struct source_tensor *t,
+                             struct err *e)
+{
+    for (unsigned i = 0, shard = t->shard; i < 2; i++, shard = t->scale_shard)
+        if (!c->shard[shard].present)
+            return err_set(e, ERR_IO, "%s: its shard %.200s was reclaimed", t->name,
+                           c->shard[shard].name);
+    return 0;
+}
+
+static unsigned bits_of(enum source_dtype dtype)
+{
+    static const unsigned bits[] = {32, 16, 16, 8, 8, 4};
+
+    return bits[dtype];
+}
+
+/* The companion's rows that rows [row, row + n) need. */
+struct scale_rows {
+    uint64_t row, n, cols; /* n = 0: there is no companion */
+    unsigned width;        /* bytes of a scale: E8M0 (MXFP4) or little-endian f32 (fp8) */
+    const char *suffix;
 };
 
-/* Rows [s->row, s->row + n) of the companion. */
-static int scales_fetch(struct scales *s, const struct checkpoint *c, const struct entry *x,
-                        uint64_t n, unsigned width, const char *suffix, struct err *e)
+static struct scale_rows scale_rows(const struct checkpoint *c, const struct source_tensor *t,
+                                    uint64_t row, uint64_t n)
 {
-    const struct source_tensor *t = &x->tensor;
-    size_t count = n * s->cols;
+    uint64_t first;
 
-    s->at = malloc(count * width);
-    if (!s->at)
-        return err_set(e, ERR_NOMEM, "%s: %zu scales", t->name, count);
-    if (file_read(&c->shard[t->scale_shard].file, s->at, count * width,
-                  x->scale_off + s->row * s->cols * width, e))
-        return err_wrap(e, "%s", t->name);
-    for (size_t i = 0; i < count; i++) {
+    switch (t->dtype) {
+    case SOURCE_MXFP4:
+        return (struct scale_rows){row, n, t->cols / FP4_BLOCK, 1, "_scale"};
+    case SOURCE_F8_E4M3:
+    case SOURCE_F8_E5M2:
+        first = row / c->block[0];
+        return (struct scale_rows){first, (row + n - 1) / c->block[0] - first + 1,
+                                   (t->cols - 1) / c->block[1] + 1, 4, "_scale_inv"};
+    default:
+        return (struct scale_rows){.width = 1};
+    }
+}
+
+void checkpoint_parts(const struct checkpoint *c, const struct source_tensor *t, uint64_t row,
+                      uint64_t n, struct source_part part[2])
+{
+    const struct entry *x = (const struct entry *)t;
+    struct scale_rows s = scale_rows(c, t, row, n);
+    uint64_t row_bytes = t->cols * bits_of(t->dtype) / 8, scale_bytes = s.cols * s.width;
+
+    part[0] = (struct source_part){.shard = t->shard,
+                                   .file = &c->shard[t->shard].file,
+                                   .off = x->off + row * row_bytes,
+                                   .bytes = n * row_bytes};
+    part[1] = (struct source_part){.shard = t->scale_shard,
+                                   .file = &c->shard[t->scale_shard].file,
+                                   .off = x->scale_off + s.row * scale_bytes,
+                                   .bytes = s.n * scale_bytes};
+}
+
+static int scales_check(const uint8_t *scales, const struct source_tensor *t,
+                        const struct scale_rows *s, struct err *e)
+{
+    for (size_t i = 0; i < s->n * s->cols; i++) {
         float f32 = 0;
 
-        if (width == 4)
-            widen_f32(&f32, s->at + 4 * i, 1);
-        if (width == 4 ? !widen_first_bad(&f32, 1) : s->at[i] == 255)
-            return not_finite(t, suffix, s->row + i / s->cols, i % s->cols, e);
+        if (s->width == 4)
+            widen_f32(&f32, scales + 4 * i, 1);
+        if (s->width == 4 ? !widen_first_bad(&f32, 1) : scales[i] == 255)
+            return not_finite(t, s->suffix, s->row + i / s->cols, i % s->cols, e);
     }
     return 0;
 }
 
-/* What rows [row0, row0 + n) need beside their payload; s->at is the caller's to free. */
-static int scales_read(struct scales *s, const struct checkpoint *c, const struct entry *x,
-                       uint64_t row0, uint64_t n, struct err *e)
-{
-    const struct source_tensor *t = &x->tensor;
-    const uint32_t *block = c->block;
-
-    s->at = NULL;
-    switch (t->dtype) {
-    case SOURCE_MXFP4:
-        s->row = row0;
-        s->cols = t->cols / FP4_BLOCK;
-        return scales_fetch(s, c, x, n, 1, "_scale", e);
-    case SOURCE_F8_E4M3:
-    case SOURCE_F8_E5M2:
-        (t->dtype == SOURCE_F8_E4M3 ? widen_e4m3_table : widen_e5m2_table)(s->value);
-        s->row = row0 / block[0];
-        s->cols = (t->cols - 1) / block[1] + 1;
-        return scales_fetch(s, c, x, (row0 + n - 1) / block[0] - s->row + 1, 4, "_scale_inv", e);
-    default:
-        return 0;
-    }
-}
-
 static void widen_row(float *out, const uint8_t *raw, const struct source_tensor *t,
-                      const struct scales *s, uint64_t row, const uint32_t *block)
+                      const uint8_t *scale, uint32_t block, const float table[256])
 {
     switch (t->dtype) {
     case SOURCE_F32:
@@ -696,55 +715,70 @@ static void widen_row(float *out, const uint8_t *raw, const struct source_tensor
         break;
     case SOURCE_F8_E4M3:
     case SOURCE_F8_E5M2:
-        widen_fp8(out, raw, t->cols, s->value, s->at + 4 * s->cols * (row / block[0] - s->row),
-                  block[1]);
+        widen_fp8(out, raw, t->cols, table, scale, block);
         break;
     case SOURCE_MXFP4:
-        widen_mxfp4(out, raw, t->cols, s->at + s->cols * (row - s->row));
+        widen_mxfp4(out, raw, t->cols, scale);
         break;
     }
 }
 
-/* The payload is read into the end of `out` and widened in place, one row after the other. */
-static int rows_read(const struct checkpoint *c, const struct entry *x, uint64_t row0, uint64_t n,
-                     const struct scales *s, float *out, struct err *e)
+int checkpoint_widen(const struct checkpoint *c, const struct source_tensor *t, uint64_t row,
+                     uint64_t n, const uint8_t *payload, const uint8_t *scales, float *out,
+                     struct err *e)
 {
-    static const unsigned bits[] = {32, 16, 16, 8, 8, 4};
-    const struct source_tensor *t = &x->tensor;
-    uint64_t row_bytes = t->cols * bits[t->dtype] / 8;
-    const uint8_t *raw = (uint8_t *)(out + n * t->cols) - n * row_bytes;
+    struct scale_rows s = scale_rows(c, t, row, n);
+    uint64_t row_bytes = t->cols * bits_of(t->dtype) / 8;
+    float table[256];
 
-    if (file_read(&c->shard[t->shard].file, (uint8_t *)raw, n * row_bytes,
-                  x->off + row0 * row_bytes, e))
-        return err_wrap(e, "%s", t->name);
-    for (uint64_t i = 0; i < n; i++, out += t->cols, raw += row_bytes) {
+    if (scales_check(scales, t, &s, e))
+        return e->code;
+    if (t->dtype == SOURCE_F8_E4M3)
+        widen_e4m3_table(table);
+    else if (t->dtype == SOURCE_F8_E5M2)
+        widen_e5m2_table(table);
+    for (uint64_t i = 0; i < n; i++, out += t->cols, payload += row_bytes) {
+        uint64_t down = t->dtype == SOURCE_MXFP4 ? i : (row + i) / c->block[0] - s.row;
         size_t bad;
 
-        widen_row(out, raw, t, s, row0 + i, c->block);
+        widen_row(out, payload, t, s.n ? scales + down * s.cols * s.width : NULL, c->block[1],
+                  table);
         bad = widen_first_bad(out, t->cols);
         if (bad < t->cols)
-            return not_finite(t, "", row0 + i, bad, e);
+            return not_finite(t, "", row + i, bad, e);
     }
     return 0;
 }
 
-int checkpoint_read(const struct checkpoint *c, const struct source_tensor *t, uint64_t row0,
+static int part_read(void *dst, const struct source_part *part, const struct source_tensor *t,
+                     struct err *e)
+{
+    if (part->bytes && file_read(part->file, dst, part->bytes, part->off, e))
+        return err_wrap(e, "%s", t->name);
+    return 0;
+}
+
+/* The payload is read into the end of `out` and widened in place, one row after the other. */
+int checkpoint_read(const struct checkpoint *c, const struct source_tensor *t, uint64_t row,
                     uint64_t n, float *out, struct err *e)
 {
-    const struct entry *x = (const struct entry *)t;
-    struct scales s;
+    struct source_part part[2];
+    uint8_t *payload, *scales;
     int code;
 
-    for (unsigned i = 0, shard = t->shard; i < 2; i++, shard = t->scale_shard)
-        if (!c->shard[shard].present)
-            return err_set(e, ERR_IO, "%s: its shard %.200s was reclaimed", t->name,
-                           c->shard[shard].name);
-    assert(row0 <= t->rows && n <= t->rows - row0);
+    if (checkpoint_check_present(c, t, e))
+        return e->code;
+    assert(row <= t->rows && n <= t->rows - row);
     if (!n)
         return 0;
-    code = scales_read(&s, c, x, row0, n, e);
-    if (!code)
-        code = rows_read(c, x, row0, n, &s, out, e);
-    free(s.at);
+    checkpoint_parts(c, t, row, n, part);
+    scales = malloc(part[1].bytes + 1);
+    if (!scales)
+        return err_set(e, ERR_NOMEM, "%s: %zu bytes of scales", t->name, part[1].bytes);
+    payload = (uint8_t *)(out + n * t->cols) - part[0].bytes;
+    code = part_read(scales, &part[1], t, e) || part_read(payload, &part[0], t, e)
+               ? e->code
+               : checkpoint_widen(c, t, row, n, payload, scales, out, e);
+    free(scales);
     return code;
 }

@@ -14,6 +14,8 @@
 #include "base/err.h"
 #include "base/json.h"
 
+struct file;
+
 enum source_dtype {
     SOURCE_F32,
     SOURCE_F16,
@@ -56,10 +58,30 @@ bool checkpoint_shard_present(const struct checkpoint *c, unsigned shard); /* fa
 /* It is about to be deleted: from here on it is not present, and nobody may be reading from it. */
 void checkpoint_shard_close(struct checkpoint *c, unsigned shard);
 
-/* Rows [row0, row0 + n) as f32, exact: out [n][cols], whose contents are lost on failure. ERR_IO,
+/* Rows [row, row + n) as f32, exact: out [n][cols], whose contents are lost on failure. ERR_IO,
  * also for a reclaimed shard; ERR_CORRUPT: a value or a scale that is not finite, named by its
  * place. */
-int checkpoint_read(const struct checkpoint *c, const struct source_tensor *t, uint64_t row0,
+int checkpoint_read(const struct checkpoint *c, const struct source_tensor *t, uint64_t row,
                     uint64_t n, float *out, struct err *e);
+
+/* The same in two steps, for who has the bytes read elsewhere (expertfs/row_stream.h). */
+struct source_part {         /* where bytes of rows lie */
+    unsigned shard;          /* with bytes 0 as well */
+    const struct file *file; /* of the shard, opened for direct reads where they work; borrowed */
+    uint64_t off;            /* no multiple of anything */
+    size_t bytes;
+};
+
+/* ERR_IO: a shard was reclaimed. */
+int checkpoint_check_present(const struct checkpoint *c, const struct source_tensor *t,
+                             struct err *e);
+/* Payload and companion of rows [row, row + n), n > 0; both shards are present. Without a companion
+ * the second has 0 bytes. */
+void checkpoint_parts(const struct checkpoint *c, const struct source_tensor *t, uint64_t row,
+                      uint64_t n, struct source_part part[2]);
+/* From these bytes: out as checkpoint_read has it. payload may be the end of out itself. */
+int checkpoint_widen(const struct checkpoint *c, const struct source_tensor *t, uint64_t row,
+                     uint64_t n, const uint8_t *payload, const uint8_t *scales, float *out,
+                     struct err *e);
 
 #endif

@@ -14,6 +14,7 @@
 #include "base/half.h"
 #include "base/machine.h"
 #include "expertfs/quantise.h"
+#include "expertfs/row_stream.h"
 #include "expertfs/unfinished.h"
 #include "model/rvq_encode.h"
 #include "model/work.h"
@@ -50,6 +51,8 @@ struct convert {
     struct progress *progress, nobody;
     struct chunk *chunk;
     unsigned n_chunks;
+    struct row_span *span; /* what the items at hand need of the source, in their order */
+    struct row_stream *stream;
     float *values[THREADS_MAX]; /* a matrix, or rows of the trunk */
     uint8_t *record[THREADS_MAX];
     float *books[MATRICES]; /* [stages][entries][8] */
@@ -214,6 +217,7 @@ void convert_close(struct convert *cv)
 {
     if (!cv)
         return;
+    row_stream_close(cv->stream);
     writer_close(cv->writer);
     team_close(cv->team);
     reclaim_close(cv->reclaim);
@@ -224,6 +228,7 @@ void convert_close(struct convert *cv)
     for (unsigned k = 0; k < MATRICES; k++)
         free(cv->books[k]);
     free(cv->chunk);
+    free(cv->span);
     json_decref(cv->before.state);
     json_decref(cv->identity);
     tensor_map_release(&cv->map);
@@ -238,6 +243,23 @@ static void count(struct convert *cv, uint64_t bytes)
 {
     atomic_fetch_add(&cv->progress->done, bytes);
     atomic_fetch_add(&cv->progress->bytes, bytes);
+}
+
+/* n items, each of which takes `each` of the spans that cv->span lists, read ahead of it. A thread
+ * takes the spans of its item in their order: so the window has room for those of every thread, and
+ * for some of the next items. */
+static int work_streamed(struct convert *cv, unsigned n, unsigned each, work_fn *fn, void *arg,
+                         struct err *e)
+{
+    unsigned window = (each + 1) * team_size(cv->team);
+    int bad;
+
+    if (row_stream_open(&cv->stream, cv->source, cv->span, n * each, window, !cv->o.buffered, e))
+        return e->code;
+    bad = work_all(cv->team, n, fn, arg, cv->progress, e);
+    row_stream_close(cv->stream);
+    cv->stream = NULL;
+    return bad;
 }
 
 /* ---- the trunk ---- */
@@ -272,9 +294,8 @@ static int trunk_chunk(void *arg, unsigned i, unsigned thread, struct err *e)
     const struct chunk *c = &cv->chunk[i];
     const struct trunk_item *t = &cv->map.trunk[c->item];
     uint64_t rows, row_bytes = item_row_bytes(t, &rows);
-    uint64_t wide = t->dim[t->rank - 1] / t->source->cols; /* source rows in one of ours */
 
-    if (checkpoint_read(cv->source, t->source, c->row * wide, c->n * wide, cv->values[thread], e) ||
+    if (row_stream_take(cv->stream, i, cv->values[thread], e) ||
         writer_trunk_f32(cv->writer, c->item, c->row, c->n, cv->values[thread], e))
         return e->code;
     count(cv, c->n * row_bytes);
@@ -287,12 +308,26 @@ static bool is_present(const struct convert *cv, const struct source_tensor *t)
            checkpoint_shard_present(cv->source, t->scale_shard);
 }
 
+static void span_chunks(struct convert *cv)
+{
+    for (unsigned i = 0; i < cv->n_chunks; i++) {
+        const struct chunk *c = &cv->chunk[i];
+        const struct trunk_item *t = &cv->map.trunk[c->item];
+        uint64_t wide = t->dim[t->rank - 1] / t->source->cols; /* source rows in one of ours */
+
+        cv->span[i] = (struct row_span){t->source, c->row * wide, c->n * wide};
+    }
+}
+
 static int make_trunk(struct convert *cv, struct err *e)
 {
-    if (!writer_trunk_keep(cv->writer) &&
+    bool kept = writer_trunk_keep(cv->writer);
+
+    if (!kept)
+        span_chunks(cv);
+    if (!kept &&
         (writer_trunk_begin(cv->writer, e) ||
-         work_all(cv->team, cv->n_chunks, trunk_chunk, cv, cv->progress, e) ||
-         writer_trunk_end(cv->writer, e)))
+         work_streamed(cv, cv->n_chunks, 1, trunk_chunk, cv, e) || writer_trunk_end(cv->writer, e)))
         return e->code;
     return reclaim_trunk(cv->reclaim, e);
 }
@@ -325,12 +360,12 @@ static uint64_t seed_of(unsigned layer, enum matrix m, unsigned expert)
     return next_random(&state);
 }
 
-static int read_matrix(struct convert *cv, unsigned layer, unsigned expert, enum matrix m,
-                       float *out, struct err *e)
+static struct row_span span_matrix(const struct convert *cv, unsigned layer, unsigned expert,
+                                   enum matrix m)
 {
     const struct source_tensor *t = tensor_map_expert(&cv->map, layer, expert, m);
 
-    return checkpoint_read(cv->source, t, 0, t->rows, out, e);
+    return (struct row_span){t, 0, t->rows};
 }
 
 static float largest(const float *x, uint32_t n)
@@ -353,7 +388,7 @@ static int sample_expert(void *arg, unsigned i, unsigned thread, struct err *e)
     float *out = f->vectors + i * f->take * FORMAT_VEC_DIM, *w = cv->values[thread];
     size_t want = f->take;
 
-    if (read_matrix(cv, f->layer, i * f->step, f->m, w, e))
+    if (row_stream_take(cv->stream, i, w, e))
         return e->code;
     for (uint32_t r = 0; r < rows && want; r++) {
         const float *row = w + (size_t)r * cols;
@@ -398,6 +433,8 @@ static int fit_matrix(struct convert *cv, unsigned layer, enum matrix m, struct 
     void *scratch;
     int bad;
 
+    for (unsigned i = 0; i < n; i++)
+        cv->span[i] = span_matrix(cv, layer, i * f.step, m);
     f.take = f.take ? f.take : 1;
     f.take = f.take < all ? f.take : all;
     f.vectors = malloc(n * f.take * FORMAT_VEC_DIM * sizeof(float));
@@ -405,7 +442,7 @@ static int fit_matrix(struct convert *cv, unsigned layer, enum matrix m, struct 
     if (!f.vectors || !scratch)
         bad = err_set(e, ERR_NOMEM, "codebooks of %zu vectors", n * f.take);
     else
-        bad = work_all(cv->team, n, sample_expert, &f, cv->progress, e) ||
+        bad = work_streamed(cv, n, 1, sample_expert, &f, e) ||
               rvq_fit_books(&fit, f.vectors, n * f.take, cv->books[m], scratch, &cv->kernels,
                             cv->team, e) ||
               give_books(cv, layer, m, e);
@@ -452,7 +489,7 @@ static int make_record(void *arg, unsigned expert, unsigned thread, struct err *
         uint16_t *scale = (uint16_t *)(void *)(record + l->scale_off[m]);
         uint32_t rows = record_rows(l, m);
 
-        if (read_matrix(cv, layer, expert, m, cv->values[thread], e))
+        if (row_stream_take(cv->stream, expert * MATRICES + m, cv->values[thread], e))
             return e->code;
         rvq_encode_rows(record + l->index_off[m], scale, cv->values[thread], cv->books[m], l, m, 0,
                         rows, &cv->kernels);
@@ -474,6 +511,19 @@ static int check_record(void *arg, unsigned expert, unsigned thread, struct err 
     return writer_bank_check(b->cv->writer, b->layer, expert, b->cv->record[thread], e);
 }
 
+static int make_bank(struct convert *cv, unsigned layer, struct err *e)
+{
+    struct bank_work b = {cv, layer};
+
+    for (unsigned i = 0; i < cv->hp.n_experts * MATRICES; i++)
+        cv->span[i] = span_matrix(cv, layer, i / MATRICES, i % MATRICES);
+    if (writer_bank_begin(cv->writer, layer, e) ||
+        work_streamed(cv, cv->hp.n_experts, MATRICES, make_record, &b, e) ||
+        writer_bank_end(cv->writer, layer, e))
+        return e->code;
+    return 0;
+}
+
 static int make_layer(struct convert *cv, unsigned layer, struct err *e)
 {
     bool books = writer_codebooks_keep(cv->writer, layer);
@@ -481,9 +531,7 @@ static int make_layer(struct convert *cv, unsigned layer, struct err *e)
 
     if (books && writer_bank_keep(cv->writer, layer)) {
         cv->result.banks_kept++;
-    } else if (make_codebooks(cv, layer, books, e) || writer_bank_begin(cv->writer, layer, e) ||
-               work_all(cv->team, cv->hp.n_experts, make_record, &b, cv->progress, e) ||
-               writer_bank_end(cv->writer, layer, e)) {
+    } else if (make_codebooks(cv, layer, books, e) || make_bank(cv, layer, e)) {
         return e->code;
     }
     /* What is deleted cannot be converted again: every checksum is read back first. */
@@ -589,7 +637,12 @@ static int write_state(struct convert *cv, struct err *e)
 static int take_memory(struct convert *cv, struct err *e)
 {
     size_t floats = (size_t)cv->hp.latent * cv->hp.inter, rounded = cv->layout.bytes;
+    size_t spans = (size_t)cv->hp.n_experts * MATRICES;
 
+    spans = spans > cv->n_chunks ? spans : cv->n_chunks;
+    cv->span = malloc(spans * sizeof(*cv->span));
+    if (!cv->span)
+        return err_set(e, ERR_NOMEM, "a list of %zu reads", spans);
     if (team_open(&cv->team, cv->o.threads, NULL, e))
         return e->code;
     floats = cv->hp.n_experts && floats > CHUNK_FLOATS ? floats : CHUNK_FLOATS;

@@ -7,17 +7,23 @@ struct work {
     work_fn *fn;
     void *arg;
     const struct progress *progress;
+    unsigned n;
+    atomic_uint next;
     atomic_bool stop;
     pthread_mutex_t lock;
     struct err first;
 };
 
-static void work_range(void *arg, unsigned i0, unsigned i1, unsigned thread)
+/* On each thread of the team, until nothing is left: items are long, and the last ones should not
+ * keep one thread busy while the others wait. */
+static void work_on(void *arg, unsigned i0, unsigned i1, unsigned thread)
 {
     struct work *work = arg;
     struct err e = {0};
+    unsigned i;
 
-    for (unsigned i = i0; i < i1 && !atomic_load(&work->stop); i++) {
+    (void)i0, (void)i1;
+    while (!atomic_load(&work->stop) && (i = atomic_fetch_add(&work->next, 1)) < work->n) {
         if (work->progress && progress_cancelled(work->progress))
             err_set(&e, ERR_CANCELLED, "cancelled");
         else if (!work->fn(work->arg, i, thread, &e))
@@ -33,10 +39,10 @@ static void work_range(void *arg, unsigned i0, unsigned i1, unsigned thread)
 int work_all(struct team *t, unsigned n, work_fn *fn, void *arg, const struct progress *progress,
              struct err *e)
 {
-    struct work work = {.fn = fn, .arg = arg, .progress = progress};
+    struct work work = {.fn = fn, .arg = arg, .progress = progress, .n = n};
 
     pthread_mutex_init(&work.lock, NULL);
-    team_for(t, n, 1, work_range, &work);
+    team_for(t, team_size(t), 1, work_on, &work);
     pthread_mutex_destroy(&work.lock);
     if (work.first.code)
         *e = work.first;

@@ -8,7 +8,8 @@
 /* Item i, on thread `thread` of the team. */
 typedef int work_fn(void *arg, unsigned i, unsigned thread, struct err *e);
 
-/* Items [0, n), in no order. progress (may be NULL) is asked before each: ERR_CANCELLED. */
+/* Items [0, n), begun in their order, each by whichever thread is free; n + 64 fits in 32 bits.
+ * progress (may be NULL) is asked before each: ERR_CANCELLED. */
 int work_all(struct team *t, unsigned n, work_fn *fn, void *arg, const struct progress *progress,
              struct err *e);
 
