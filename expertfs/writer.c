@@ -9,17 +9,17 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "base/bytes.h"
 #include "base/half.h"
 #include "base/json.h"
 #include "expertfs/format.h"
+#include "expertfs/out_dir.h"
 #include "expertfs/quantise.h"
+#include "storage/file.h"
 
-
-enum { NAME_BYTES = 64, TMP_BYTES = NAME_BYTES + 4, MANY_ROWS_BYTES = 1 << 20 };
+enum { NAME_BYTES = OUT_NAME_BYTES, MANY_ROWS_BYTES = 1 << 20 };
 
 struct tensor {
     char *name;
@@ -40,7 +40,7 @@ struct bank_state {
 
 struct writer {
     char *dir;
-    int dirfd;
+    struct out_dir out;
     json_t *config;
     char *arch, *prefix;
     bool direct, made_directory, locked, finished;
@@ -58,153 +58,28 @@ struct writer {
     struct bank_state bank[FORMAT_LAYERS_MAX];
 };
 
-static int write_all(int fd, const void *bytes, uint64_t n, uint64_t at, const char *name,
-                     struct err *e)
-{
-    const uint8_t *p = bytes;
-
-    while (n) {
-        size_t piece = n < (1u << 30) ? (size_t)n : 1u << 30;
-        ssize_t done = pwrite(fd, p, piece, (off_t)at);
-
-        if (done < 0 && errno == EINTR)
-            continue;
-        if (done <= 0) {
-            int why = done ? errno : ENOSPC;
-
-            err_sys(e, why, "%s: writing %zu bytes at %llu", name, piece, (unsigned long long)at);
-            errno = why; /* for who can do something about it */
-            return e->code;
-        }
-        p += done;
-        n -= (uint64_t)done;
-        at += (uint64_t)done;
-    }
-    return 0;
-}
-
-static void temporary(char *out, const char *name)
-{
-    snprintf(out, TMP_BYTES, "%s.tmp", name);
-}
-
-static int create(struct writer *w, const char *name, int flags, int *fd, struct err *e)
-{
-    char tmp[TMP_BYTES];
-
-    temporary(tmp, name);
-    *fd = openat(w->dirfd, tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | flags, 0644);
-    if (*fd < 0)
-        return err_sys(e, errno, "%s", tmp);
-    return 0;
-}
-
-/* Sync, close and rename; fd is closed whatever happens. */
-static int publish(struct writer *w, const char *name, int fd, struct err *e)
-{
-    char tmp[TMP_BYTES];
-    int bad = fsync(fd) ? errno : 0;
-
-    temporary(tmp, name);
-    if (close(fd) && !bad)
-        bad = errno;
-    if (bad)
-        return err_sys(e, bad, "%s: syncing", tmp);
-    if (renameat(w->dirfd, tmp, w->dirfd, name))
-        return err_sys(e, errno, "%s: renaming", tmp);
-    if (fsync(w->dirfd) && errno != EINVAL) /* some file systems cannot sync a directory */
-        return err_sys(e, errno, "%s: syncing the directory", w->dir);
-    return 0;
-}
-
-static int write_file(struct writer *w, const char *name, const void *bytes, uint64_t n,
-                      struct err *e)
-{
-    int fd;
-
-    if (create(w, name, 0, &fd, e))
-        return e->code;
-    if (write_all(fd, bytes, n, 0, name, e)) {
-        close(fd);
-        return e->code;
-    }
-    return publish(w, name, fd, e);
-}
-
-/* Ask for all the room at once: a full disk shows before hours of work, and the file lies in few
- * pieces. Not every file system can. */
-static int reserve(int fd, uint64_t bytes, const char *name, struct err *e)
-{
-#ifdef __linux__
-    if (bytes && fallocate(fd, 0, 0, (off_t)bytes) && errno != EOPNOTSUPP && errno != ENOSYS &&
-        errno != EINVAL)
-        return err_sys(e, errno, "%s: reserving %llu bytes", name, (unsigned long long)bytes);
-#else
-    (void)fd, (void)bytes, (void)name, (void)e;
-#endif
-    return 0;
-}
-
 uint64_t writer_file_bytes(const struct writer *w, const char *name)
 {
-    struct stat st;
-
-    if (fstatat(w->dirfd, name, &st, 0) || !S_ISREG(st.st_mode))
-        return 0;
-    return (uint64_t)st.st_size;
+    return out_bytes(&w->out, name);
 }
 
 void writer_remove(struct writer *w, const char *name)
 {
-    unlinkat(w->dirfd, name, 0);
+    out_remove(&w->out, name);
 }
 
 int writer_side_file(struct writer *w, const char *name, const void *bytes, size_t n, struct err *e)
 {
     if (strlen(name) >= NAME_BYTES)
         return err_set(e, ERR_ARG, "%s: the name is too long", name);
-    if (write_file(w, name, bytes, n, e))
+    if (out_file(&w->out, name, bytes, n, e))
         return err_wrap(e, "%s", w->dir);
     return 0;
 }
 
-/* The directory under which the volume of `dir` is mounted. */
-static void volume_of(const char *dir, char *out, size_t room)
-{
-    char *path = realpath(dir, NULL);
-    struct stat here, up;
-
-    snprintf(out, room, "%s", path ? path : dir);
-    if (path && !stat(path, &here)) {
-        while (strcmp(path, "/") != 0) {
-            char *slash = strrchr(path, '/');
-
-            slash[slash == path] = 0; /* the parent; "/" keeps its slash */
-            if (stat(path, &up) || up.st_dev != here.st_dev)
-                break;
-            snprintf(out, room, "%s", path);
-        }
-    }
-    free(path);
-}
-
 int writer_check_space(const struct writer *w, uint64_t need_bytes, struct err *e)
 {
-    struct statvfs v;
-    char volume[256];
-    uint64_t room;
-    bool gib; /* small models need MiB to show a difference */
-
-    if (fstatvfs(w->dirfd, &v))
-        return err_sys(e, errno, "%s: asking for free space", w->dir);
-    room = (uint64_t)v.f_bavail * v.f_frsize;
-    if (room >= need_bytes)
-        return 0;
-    volume_of(w->dir, volume, sizeof(volume));
-    gib = need_bytes >= UINT64_C(1) << 30;
-    return err_set(e, ERR_IO, "%s: need %.2f %s on %s, %.2f %s free", w->dir,
-                   (double)need_bytes / (gib ? 1 << 30 : 1 << 20), gib ? "GiB" : "MiB", volume,
-                   (double)room / (gib ? 1 << 30 : 1 << 20), gib ? "GiB" : "MiB");
+    return out_check_space(&w->out, need_bytes, e);
 }
 
 static int tensor_size(struct tensor *t, struct err *e)
@@ -276,8 +151,8 @@ bool writer_trunk_keep(struct writer *w)
 int writer_trunk_begin(struct writer *w, struct err *e)
 {
     assert(w->trunk_fd < 0 && !w->trunk_done);
-    if (create(w, "trunk.bin", 0, &w->trunk_fd, e) ||
-        reserve(w->trunk_fd, w->trunk_bytes, "trunk.bin", e))
+    if (out_create(&w->out, "trunk.bin", 0, &w->trunk_fd, e) ||
+        out_reserve(&w->out, w->trunk_fd, w->trunk_bytes, "trunk.bin", e))
         return err_wrap(e, "%s", w->dir);
     return 0;
 }
@@ -287,12 +162,15 @@ static int trunk_write(struct writer *w, struct tensor *t, uint64_t row, uint64_
 {
     uint64_t scale_row = 2 * (uint64_t)t->groups;
 
-    if (write_all(w->trunk_fd, codes, n * t->row_bytes, t->off + row * t->row_bytes, "trunk.bin",
-                  e) ||
-        write_all(w->trunk_fd, scale, n * scale_row, t->scale_off + row * scale_row, "trunk.bin",
-                  e))
+    if (out_write(&w->out, w->trunk_fd, codes, n * t->row_bytes, t->off + row * t->row_bytes,
+                  "trunk.bin", e) ||
+        out_write(&w->out, w->trunk_fd, scale, n * scale_row, t->scale_off + row * scale_row,
+                  "trunk.bin", e))
         return err_wrap(e, "%s: tensor \"%s\"", w->dir, t->name);
-    atomic_fetch_add(&t->written, n);
+    out_start_writeback(w->trunk_fd, t->off + row * t->row_bytes, n * t->row_bytes);
+    if (atomic_fetch_add(&t->written, n) + n == t->rows &&
+        out_settle(&w->out, w->trunk_fd, t->off, t->bytes, "trunk.bin", e))
+        return err_wrap(e, "%s: tensor \"%s\"", w->dir, t->name);
     return 0;
 }
 
@@ -354,7 +232,7 @@ int writer_trunk_end(struct writer *w, struct err *e)
                            (unsigned long long)rows, (unsigned long long)t->rows);
     }
     w->trunk_fd = -1;
-    if (publish(w, "trunk.bin", fd, e))
+    if (out_publish(&w->out, "trunk.bin", fd, e))
         return err_wrap(e, "%s", w->dir);
     w->trunk_done = true;
     return 0;
@@ -405,7 +283,8 @@ int writer_codebooks_part(struct writer *w, unsigned layer, struct err *e)
     for (unsigned i = 0; i < n; i++)
         assert(w->codebook_given[base + i]);
     part_name(name, layer);
-    if (write_file(w, name, w->codebooks + base * w->codebook_record, n * w->codebook_record, e))
+    if (out_file(&w->out, name, w->codebooks + base * w->codebook_record, n * w->codebook_record,
+                 e))
         return err_wrap(e, "%s", w->dir);
     return 0;
 }
@@ -432,7 +311,7 @@ bool writer_codebooks_keep(struct writer *w, unsigned layer)
     int fd;
 
     part_name(name, layer);
-    fd = is_moe(w, layer) ? openat(w->dirfd, name, O_RDONLY | O_CLOEXEC) : -1;
+    fd = is_moe(w, layer) ? openat(w->out.fd, name, O_RDONLY | O_CLOEXEC) : -1;
     sound = part && fd >= 0 && writer_file_bytes(w, name) == bytes &&
             pread(fd, part, bytes, 0) == (ssize_t)bytes;
     for (unsigned i = 0; i < n && sound; i++)
@@ -479,7 +358,7 @@ bool writer_bank_keep(struct writer *w, unsigned layer)
     int fd;
 
     bank_name(name, layer);
-    fd = openat(w->dirfd, name, O_RDONLY | O_CLOEXEC);
+    fd = openat(w->out.fd, name, O_RDONLY | O_CLOEXEC);
     sound =
         bytes && fd >= 0 && writer_file_bytes(w, name) == (uint64_t)w->n_experts * w->record.bytes;
     for (unsigned i = 0; i < 2 && sound; i++) {
@@ -506,12 +385,12 @@ int writer_bank_begin(struct writer *w, unsigned layer, struct err *e)
     assert(is_moe(w, layer) && b->fd < 0 && !b->done);
     bank_name(name, layer);
 #ifdef O_DIRECT
-    if (w->direct && create(w, name, O_DIRECT, &fd, e) && e->code != ERR_IO)
+    if (w->direct && out_create(&w->out, name, O_DIRECT, &fd, e) && e->code != ERR_IO)
         return err_wrap(e, "%s", w->dir);
 #endif
-    if (fd < 0 && create(w, name, 0, &fd, e))
+    if (fd < 0 && out_create(&w->out, name, 0, &fd, e))
         return err_wrap(e, "%s", w->dir);
-    if (reserve(fd, bytes, name, e)) {
+    if (out_reserve(&w->out, fd, bytes, name, e)) {
         close(fd);
         return err_wrap(e, "%s", w->dir);
     }
@@ -529,18 +408,20 @@ int writer_record(struct writer *w, unsigned layer, unsigned expert, uint8_t *by
     assert(is_moe(w, layer) && expert < w->n_experts && (uintptr_t)bytes % FORMAT_PAGE == 0);
     bank_name(name, layer);
     record_seal(&w->record, bytes, layer, expert, writer_codebook_base(w, layer));
-    bad = write_all(b->fd, bytes, w->record.bytes, (uint64_t)expert * w->record.bytes, name, e);
+    bad = out_write(&w->out, b->fd, bytes, w->record.bytes, (uint64_t)expert * w->record.bytes,
+                    name, e);
 #ifdef O_DIRECT
     if (bad && w->direct && errno == EINVAL) { /* opened, but refused: overlay, odd sectors */
         int flags = fcntl(b->fd, F_GETFL);
 
         if (flags >= 0 && !fcntl(b->fd, F_SETFL, flags & ~O_DIRECT))
-            bad = write_all(b->fd, bytes, w->record.bytes, (uint64_t)expert * w->record.bytes, name,
-                            e);
+            bad = out_write(&w->out, b->fd, bytes, w->record.bytes,
+                            (uint64_t)expert * w->record.bytes, name, e);
     }
 #endif
     if (bad)
         return err_wrap(e, "%s: expert %u", w->dir, expert);
+    out_start_writeback(b->fd, (uint64_t)expert * w->record.bytes, w->record.bytes);
     atomic_fetch_add(&b->written, 1);
     return 0;
 }
@@ -556,7 +437,7 @@ int writer_bank_end(struct writer *w, unsigned layer, struct err *e)
     if (written != w->n_experts)
         return err_set(e, ERR_ARG, "%s has %u of %u experts", name, written, w->n_experts);
     b->fd = -1;
-    if (publish(w, name, fd, e))
+    if (out_publish(&w->out, name, fd, e))
         return err_wrap(e, "%s", w->dir);
     b->done = true;
     return 0;
@@ -565,25 +446,23 @@ int writer_bank_end(struct writer *w, unsigned layer, struct err *e)
 int writer_bank_check(const struct writer *w, unsigned layer, unsigned expert, uint8_t *scratch,
                       struct err *e)
 {
-    off_t at = (off_t)expert * w->record.bytes;
+    uint64_t at = (uint64_t)expert * w->record.bytes;
     char name[NAME_BYTES];
-    ssize_t got = -1;
-    int fd;
+    struct file f;
+    int status;
 
     bank_name(name, layer);
-    fd = openat(w->dirfd, name, O_RDONLY | O_CLOEXEC);
-    if (fd >= 0)
-        got = pread(fd, scratch, w->record.bytes, at);
-    if (got != (ssize_t)w->record.bytes)
-        err_sys(e, got < 0 ? errno : EIO, "%s: %s: expert %u", w->dir, name, expert);
-    else if (!record_check(&w->record, scratch, layer, expert, writer_codebook_base(w, layer), e) &&
-             !record_verify(&w->record, scratch, layer, expert, e))
-        e->code = 0;
-    else
-        err_wrap(e, "%s: %s", w->dir, name);
-    if (fd >= 0)
-        close(fd);
-    return e->code;
+    if (file_open(&f, w->out.fd, name, w->direct, e))
+        return err_wrap(e, "%s", w->dir);
+    status = file_pread(&f, scratch, w->record.bytes, at);
+    file_close(&f);
+    if (status)
+        return err_sys(e, status == -ENODATA ? EIO : -status, "%s: %s: expert %u", w->dir, name,
+                       expert);
+    if (record_check(&w->record, scratch, layer, expert, writer_codebook_base(w, layer), e) ||
+        record_verify(&w->record, scratch, layer, expert, e))
+        return err_wrap(e, "%s: %s", w->dir, name);
+    return 0;
 }
 
 static json_t *trunk_json(const struct writer *w)
@@ -676,7 +555,7 @@ int writer_finish(struct writer *w, const json_t *extra, struct err *e)
 
     if (everything_given(w, e))
         return e->code;
-    if (write_file(w, "codebooks.bin", w->codebooks, w->codebooks_bytes, e))
+    if (out_file(&w->out, "codebooks.bin", w->codebooks, w->codebooks_bytes, e))
         return err_wrap(e, "%s", w->dir);
     root =
         json_pack("{s:i, s:s, s:s, s:O, s:o, s:o, s:o}", "format_version", FORMAT_VERSION, "arch",
@@ -684,7 +563,7 @@ int writer_finish(struct writer *w, const json_t *extra, struct err *e)
                   quant_json(w), "layers", layers_json(w), "trunk", trunk_json(w));
     if (root && !(extra && json_object_update_missing(root, (json_t *)(uintptr_t)extra)))
         text = manifest_text(root);
-    bad = text ? write_file(w, "manifest.json", text, strlen(text), e)
+    bad = text ? out_file(&w->out, "manifest.json", text, strlen(text), e)
                : err_set(e, ERR_NOMEM, "manifest.json: cannot be built");
     free(text);
     json_decref(root);
@@ -734,27 +613,19 @@ static int take_codebooks(struct writer *w, struct err *e)
     return 0;
 }
 
-static void remove_temporary(struct writer *w, const char *name)
-{
-    char tmp[TMP_BYTES];
-
-    temporary(tmp, name);
-    unlinkat(w->dirfd, tmp, 0);
-}
-
 /* What was half written, now or by a run that was killed, is of no use. */
 static void remove_temporaries(struct writer *w)
 {
-    remove_temporary(w, "trunk.bin");
-    remove_temporary(w, "codebooks.bin");
-    remove_temporary(w, "manifest.json");
+    out_remove_temporary(&w->out, "trunk.bin");
+    out_remove_temporary(&w->out, "codebooks.bin");
+    out_remove_temporary(&w->out, "manifest.json");
     for (unsigned l = w->first_dense; w->n_experts && l < w->n_layers; l++) {
         char name[NAME_BYTES];
 
         bank_name(name, l);
-        remove_temporary(w, name);
+        out_remove_temporary(&w->out, name);
         part_name(name, l);
-        remove_temporary(w, name);
+        out_remove_temporary(&w->out, name);
     }
 }
 
@@ -765,13 +636,13 @@ static int take_directory(struct writer *w, struct err *e)
     w->made_directory = !mkdir(w->dir, 0777);
     if (!w->made_directory && errno != EEXIST)
         return err_sys(e, errno, "%s: creating the directory", w->dir);
-    w->dirfd = open(w->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (w->dirfd < 0)
+    w->out.fd = open(w->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (w->out.fd < 0)
         return err_sys(e, errno, "%s", w->dir);
-    if (flock(w->dirfd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)
+    if (flock(w->out.fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)
         return err_set(e, ERR_BUSY, "%s: another process is using it", w->dir);
     w->locked = true; /* or the file system knows no locks */
-    if (!fstatat(w->dirfd, "manifest.json", &st, AT_SYMLINK_NOFOLLOW))
+    if (!fstatat(w->out.fd, "manifest.json", &st, AT_SYMLINK_NOFOLLOW))
         return err_set(e, ERR_ARG, "%s: is a container already", w->dir);
     remove_temporaries(w);
     return 0;
@@ -783,10 +654,11 @@ int writer_open(struct writer **out, const char *dir, const struct writer_option
 
     if (!w)
         return err_set(e, ERR_NOMEM, "writer of %s", dir);
-    w->dirfd = w->trunk_fd = -1;
+    w->out.fd = w->trunk_fd = -1;
     for (unsigned l = 0; l < FORMAT_LAYERS_MAX; l++)
         w->bank[l].fd = -1;
     w->dir = strdup(dir);
+    w->out.path = w->dir;
     w->arch = strdup(o->arch);
     w->prefix = strdup(o->prefix);
     w->config = json_incref((json_t *)(uintptr_t)o->config);
@@ -813,13 +685,13 @@ void writer_close(struct writer *w)
             close(w->bank[l].fd);
     if (w->trunk_fd >= 0)
         close(w->trunk_fd);
-    if (w->dirfd >= 0) {
+    if (w->out.fd >= 0) {
         if (w->locked && !w->finished) {
             remove_temporaries(w);
             if (w->made_directory)
                 rmdir(w->dir); /* if nothing was finished */
         }
-        close(w->dirfd);
+        close(w->out.fd);
     }
     for (unsigned i = 0; i < w->n_tensors; i++)
         free(w->tensor[i].name);

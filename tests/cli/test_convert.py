@@ -4,7 +4,7 @@ recomputed here from its published recipe alone."""
 import filecmp
 import json
 import random
-import resource
+import re
 import shutil
 import signal
 import subprocess
@@ -340,20 +340,59 @@ def test_killed_anywhere_and_run_again_it_ends_the_same(small, tmp_path):
     same_files(small / "k3.waste", out)
 
 
-def test_a_full_disk_leaves_what_is_finished(small, tmp_path):
-    """Limits on the size of a file stand in for a full disk: trunk, then a bank do not fit."""
-    out = tmp_path / "x"
-    args = ["convert", "--src", small / "k3", "--out", out]
-    trunk = (small / "k3.waste" / "trunk.bin").stat().st_size
-    for limit in (1000, 20000, 39000, trunk - 1):
-        def limited():
-            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-        done = waste(*args, preexec_fn=limited, check=1)
-        assert b"File too large" in done.stderr and b"goes on from there" in done.stderr
-        assert not (out / "manifest.json").exists()
-    waste(*args, "--resume", check=0)
-    same_files(small / "k3.waste", out)
+def mount_namespace(at):
+    """The command before one that may mount file systems that nobody else sees, or None."""
+    for way in (["unshare", "-m"], ["unshare", "-rm"], ["sudo", "-n", "unshare", "-m"]):
+        try:
+            done = subprocess.run([*way, "mount", "-t", "tmpfs", "none", at], capture_output=True)
+        except FileNotFoundError:
+            continue
+        if done.returncode == 0:
+            return way
+    return None
+
+
+@pytest.fixture(scope="session")
+def two_layers(tmp_path_factory):
+    top = tmp_path_factory.mktemp("two_layers")
+    linear = oc.FAMILIES["kimi-linear"]["config"]["linear_attn_config"]
+    och.write_checkpoint("kimi-linear", top / "src", overrides={
+        "num_hidden_layers": 3,
+        "linear_attn_config": {**linear, "kda_layers": [1, 2], "full_attn_layers": [3]}})
+    waste("convert", "--src", top / "src", "--out", top / "x.waste", check=0)
+    return top
+
+
+@pytest.mark.parametrize("env", [[], ["NO_FALLOCATE=1"]])
+def test_a_full_disk_leaves_what_is_finished_and_says_what_it_needs(two_layers, tmp_path, env):
+    """Volumes of every size: each file meets the end of one."""
+    preload = Path(BINARY).parents[1] / "tests" / "libfull_disk.so"
+    assert preload.exists(), "not built with -Dtests=enabled"
+    way = mount_namespace(tmp_path)
+    if not way:
+        pytest.skip("no right to mount: as root, in a user namespace or by sudo")
+    done = subprocess.run([*way, sys.executable, Path(__file__).with_name("full_disk.py"), BINARY,
+                           preload, two_layers / "src", two_layers / "x.waste", tmp_path, *env],
+                          capture_output=True, timeout=250)
+    assert done.returncode == 0, done.stderr
+    runs, full = [json.loads(line) for line in done.stdout.splitlines()], set()
+    for run in runs[:-1]:
+        assert run["exit"] == 1 and not run["opens"], run
+        found = re.search(r"x\.waste: (?:.*: )?([\w-]+\.(?:bin|json|model|jinja)): \w+: no space left: "
+                          r"need [\d.]+ KiB on (\S+), [\d.]+ KiB free; make room and run it again",
+                          run["detail"])
+        assert found and found[2] == str(tmp_path), run
+        full.add(found[1])
+        assert not [name for name in run["left"] if name.endswith(".tmp")], run
+        assert run["begun"] == (STATE in run["left"])
+    for run in runs:
+        assert run["resumed"] == [0, ""] and run["different"] == [], run
+        if "checked" in run:
+            assert run["checked"][0] == 1 and re.search(r"x\.waste: need [\d.]+ KiB on \S+, [\d.]+ KiB "
+                                                        r"free", run["checked"][1]), run
+    assert runs[-1]["exit"] == 0 and any("checked" in run for run in runs)
+    assert {STATE, "tokenizer.model", "specials.json", "trunk.bin", "codebooks-L2.bin",
+            "experts-L2.bin", "codebooks.bin", "manifest.json"} <= full
 
 
 def test_codebooks_without_their_bank_and_a_bank_without_its_codebooks(small, tmp_path):

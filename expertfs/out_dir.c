@@ -1,0 +1,213 @@
+#include "expertfs/out_dir.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+enum { TMP_BYTES = OUT_NAME_BYTES + 4, PIECE_MAX = 1 << 30 };
+
+/* ---- space ---- */
+
+/* The directory under which the volume of `dir` is mounted. */
+static void volume_of(const char *dir, char *out, size_t room)
+{
+    char *path = realpath(dir, NULL);
+    struct stat here, up;
+
+    snprintf(out, room, "%s", path ? path : dir);
+    if (path && !stat(path, &here)) {
+        while (strcmp(path, "/") != 0) {
+            char *slash = strrchr(path, '/');
+
+            slash[slash == path] = 0; /* the parent; "/" keeps its slash */
+            if (stat(path, &up) || up.st_dev != here.st_dev)
+                break;
+            snprintf(out, room, "%s", path);
+        }
+    }
+    free(path);
+}
+
+/* "need 1.20 GiB on /data, 0.40 GiB free", in a unit that shows a difference. */
+static void space_text(const struct out_dir *d, const struct statvfs *v, uint64_t need, char *out,
+                       size_t room)
+{
+    uint64_t unit = need >= 1 << 30 ? 1 << 30 : need >= 1 << 20 ? 1 << 20 : 1 << 10;
+    const char *name = unit == 1 << 30 ? "GiB" : unit == 1 << 20 ? "MiB" : "KiB";
+    char volume[256];
+
+    volume_of(d->path, volume, sizeof(volume));
+    snprintf(out, room, "need %.2f %s on %s, %.2f %s free", (double)need / (double)unit, name,
+             volume, (double)v->f_bavail * (double)v->f_frsize / (double)unit, name);
+}
+
+int out_check_space(const struct out_dir *d, uint64_t need, struct err *e)
+{
+    struct statvfs v;
+    char text[384];
+
+    if (fstatvfs(d->fd, &v))
+        return err_sys(e, errno, "%s: asking for free space", d->path);
+    if ((uint64_t)v.f_bavail * v.f_frsize >= need)
+        return 0;
+    space_text(d, &v, need, text, sizeof(text));
+    return err_set(e, ERR_IO, "%s: %s", d->path, text);
+}
+
+/* Writing `need` bytes of the file has failed. */
+static int write_failed(const struct out_dir *d, int errnum, const char *name, const char *doing,
+                        uint64_t need, struct err *e)
+{
+    struct statvfs v;
+    char text[384];
+
+    if (errnum != ENOSPC || fstatvfs(d->fd, &v))
+        return err_sys(e, errnum, "%s: %s", name, doing);
+    if (v.f_files && !v.f_favail)
+        snprintf(text, sizeof(text), "the volume has all the files that it can have");
+    else
+        space_text(d, &v, need, text, sizeof(text));
+    return err_set(e, ERR_IO, "%s: %s: no space left: %s; make room and run it again", name, doing,
+                   text);
+}
+
+/* ---- files ---- */
+
+static void temporary(char *out, const char *name)
+{
+    snprintf(out, TMP_BYTES, "%s.tmp", name);
+}
+
+uint64_t out_bytes(const struct out_dir *d, const char *name)
+{
+    struct stat st;
+
+    if (fstatat(d->fd, name, &st, 0) || !S_ISREG(st.st_mode))
+        return 0;
+    return (uint64_t)st.st_size;
+}
+
+void out_remove(const struct out_dir *d, const char *name)
+{
+    unlinkat(d->fd, name, 0);
+}
+
+void out_remove_temporary(const struct out_dir *d, const char *name)
+{
+    char tmp[TMP_BYTES];
+
+    temporary(tmp, name);
+    unlinkat(d->fd, tmp, 0);
+}
+
+int out_create(const struct out_dir *d, const char *name, int flags, int *fd, struct err *e)
+{
+    char tmp[TMP_BYTES];
+
+    temporary(tmp, name);
+    *fd = openat(d->fd, tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | flags, 0644);
+    if (*fd < 0)
+        return write_failed(d, errno, name, "creating", 1, e);
+    return 0;
+}
+
+int out_reserve(const struct out_dir *d, int fd, uint64_t bytes, const char *name, struct err *e)
+{
+#ifdef __linux__
+    if (bytes && fallocate(fd, 0, 0, (off_t)bytes) && errno != EOPNOTSUPP && errno != ENOSYS &&
+        errno != EINVAL)
+        return write_failed(d, errno, name, "reserving", bytes, e);
+#else
+    (void)d, (void)fd, (void)bytes, (void)name, (void)e;
+#endif
+    return 0;
+}
+
+int out_write(const struct out_dir *d, int fd, const void *bytes, uint64_t n, uint64_t at,
+              const char *name, struct err *e)
+{
+    const uint8_t *p = bytes;
+
+    while (n) {
+        ssize_t done = pwrite(fd, p, n < PIECE_MAX ? (size_t)n : PIECE_MAX, (off_t)at);
+
+        if (done < 0 && errno == EINTR)
+            continue;
+        if (done <= 0) {
+            int why = done ? errno : ENOSPC;
+
+            write_failed(d, why, name, "writing", n, e);
+            errno = why;
+            return e->code;
+        }
+        p += done;
+        n -= (uint64_t)done;
+        at += (uint64_t)done;
+    }
+    return 0;
+}
+
+void out_start_writeback(int fd, uint64_t at, uint64_t n)
+{
+#ifdef SYNC_FILE_RANGE_WRITE
+    (void)sync_file_range(fd, (off_t)at, (off_t)n, SYNC_FILE_RANGE_WRITE); /* a sync will tell */
+#else
+    (void)fd, (void)at, (void)n;
+#endif
+}
+
+int out_settle(const struct out_dir *d, int fd, uint64_t at, uint64_t n, const char *name,
+               struct err *e)
+{
+#ifdef SYNC_FILE_RANGE_WRITE
+    const unsigned all =
+        SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
+
+    if (sync_file_range(fd, (off_t)at, (off_t)n, all) && errno != ENOSYS && errno != EINVAL &&
+        errno != ESPIPE)
+        return write_failed(d, errno, name, "writing out", n, e);
+    posix_fadvise(fd, (off_t)at, (off_t)n, POSIX_FADV_DONTNEED);
+#else
+    (void)d, (void)fd, (void)at, (void)n, (void)name, (void)e;
+#endif
+    return 0;
+}
+
+int out_publish(const struct out_dir *d, const char *name, int fd, struct err *e)
+{
+    char tmp[TMP_BYTES];
+    struct stat st = {.st_size = 0};
+    int bad = fstat(fd, &st) || fsync(fd) ? errno : 0;
+
+    temporary(tmp, name);
+    posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+    if (close(fd) && !bad)
+        bad = errno;
+    if (bad)
+        return write_failed(d, bad, name, "syncing", (uint64_t)st.st_size, e);
+    if (renameat(d->fd, tmp, d->fd, name))
+        return write_failed(d, errno, name, "renaming", 1, e);
+    if (fsync(d->fd) && errno != EINVAL) /* some file systems cannot sync a directory */
+        return write_failed(d, errno, name, "syncing the directory", 1, e);
+    return 0;
+}
+
+int out_file(const struct out_dir *d, const char *name, const void *bytes, uint64_t n,
+             struct err *e)
+{
+    int fd;
+
+    if (out_create(d, name, 0, &fd, e))
+        return e->code;
+    if (out_write(d, fd, bytes, n, 0, name, e))
+        close(fd);
+    else if (!out_publish(d, name, fd, e))
+        return 0;
+    out_remove_temporary(d, name);
+    return e->code;
+}

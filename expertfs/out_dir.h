@@ -1,0 +1,49 @@
+/* expertfs/out_dir.h - a directory that files appear in whole or not at all.
+ *
+ * A file is written as NAME.tmp, synced and renamed. What is written goes to the disk at once and
+ * does not stay in the page cache. A full disk is told with what was needed, what is free, and
+ * where. Any thread may write; names are shorter than OUT_NAME_BYTES.
+ */
+#ifndef EXPERTFS_OUT_DIR_H
+#define EXPERTFS_OUT_DIR_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/err.h"
+
+enum { OUT_NAME_BYTES = 64 };
+
+struct out_dir {
+    const char *path; /* for messages; borrowed */
+    int fd;
+};
+
+/* A small file, whole, replaced atomically. */
+int out_file(const struct out_dir *d, const char *name, const void *bytes, uint64_t n,
+             struct err *e);
+
+/* A large one in steps. flags: of open, beside those for writing. */
+int out_create(const struct out_dir *d, const char *name, int flags, int *fd, struct err *e);
+/* All the room at once: a full disk shows before hours of work, and the file lies in few pieces.
+ * Not every file system can. */
+int out_reserve(const struct out_dir *d, int fd, uint64_t bytes, const char *name, struct err *e);
+/* Leaves the reason in errno as well, for who can do something about it. */
+int out_write(const struct out_dir *d, int fd, const void *bytes, uint64_t n, uint64_t at,
+              const char *name, struct err *e);
+/* Begin to write these bytes out, so that not all of a file is still to come at its end. */
+void out_start_writeback(int fd, uint64_t at, uint64_t n);
+/* Wait until they are on the disk, and let the page cache forget them. */
+int out_settle(const struct out_dir *d, int fd, uint64_t at, uint64_t n, const char *name,
+               struct err *e);
+/* Sync, close and rename; fd is closed whatever happens. */
+int out_publish(const struct out_dir *d, const char *name, int fd, struct err *e);
+
+uint64_t out_bytes(const struct out_dir *d, const char *name); /* 0: no regular file is there */
+void out_remove(const struct out_dir *d, const char *name);
+void out_remove_temporary(const struct out_dir *d, const char *name);
+
+/* ERR_IO "need 19.2 GiB on /data, 12.0 GiB free" when the directory's volume has less. */
+int out_check_space(const struct out_dir *d, uint64_t need, struct err *e);
+
+#endif
