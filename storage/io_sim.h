@@ -63,8 +63,11 @@ struct io_sim_config {
 int io_sim_add(struct io_sim_config *cfg, const char *preset, struct err *e);
 const char *const *io_sim_presets(void); /* names; NULL-terminated */
 
+extern const struct io_ops io_ops_sim; /* its `open` only says to use io_sim_open */
+
 /* cfg as for every engine; with IO_SIM_SEED and IO_SIM_NOTHING its files are not looked at and may
- * be NULL, and then n_files is not a bound. sim is copied, file_drive too. ERR_ARG, ERR_NOMEM. */
+ * be NULL, and n_files is only the bound of extent.file. sim is copied, but for file_drive, which
+ * outlives the engine as the files do. ERR_ARG, ERR_NOMEM. */
 int io_sim_open(struct io **out, const struct io_config *cfg, const struct io_sim_config *sim,
                 struct err *e);
 
@@ -73,13 +76,14 @@ uint64_t io_sim_now(const struct io *io);
 void io_sim_advance(struct io *io, uint64_t ns);
 
 /* What goes wrong from now on; zeroed, nothing does. A read fails when it would have completed,
- * with garbage in the first half of dst (not with IO_SIM_NOTHING). */
+ * with garbage in the first half of dst (not with IO_SIM_NOTHING). What happens to the n-th read
+ * depends on n and the seed and on nothing that happened before. */
 struct io_sim_faults {
-    uint64_t fail_nth;        /* the n-th read submitted since open; 0 = none */
-    uint64_t down_ns[2];      /* EIO for what completes at a time in [0] <= t < [1]... */
-    unsigned down_drives;     /* ... on these drives, a bit each */
-    unsigned delay_per_mille; /* so many reads wait, before their latency, ... */
-    uint64_t delay_ns;        /* ... up to so long */
+    uint64_t fail_nth;        /* the n-th read submitted since open, from 1, gives EIO; 0 = none */
+    unsigned down_drives;     /* these drives, a bit each, give EIO ... */
+    uint64_t down_ns[2];      /* ... for what completes at a time in [0] <= t < [1] */
+    unsigned delay_per_mille; /* so many reads submitted have a latency longer by ... */
+    uint64_t delay_ns;        /* ... up to so much */
     bool reorder;             /* a lane takes any of the waiting reads, and not the first */
 };
 void io_sim_set_faults(struct io *io, const struct io_sim_faults *faults);
