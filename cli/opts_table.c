@@ -38,7 +38,7 @@ const struct opt opts_table[] = {
      .help = "threads; 0 = one per core (0)"},
     {"cpus", 0, OPT_TEXT, GROUP_MEMORY, RUNS | CMD_PLAN | CMD_DOCTOR, FIELD(cpus), .value = "LIST",
      .env = "WASTE_CPUS", .help = "bind threads to these CPUs, such as 0-7,16"},
-    {"io", 0, OPT_CHOICE, GROUP_MEMORY, RUNS, FIELD(io), .value = "io_uring|threads|sync",
+    {"io", 0, OPT_CHOICE, GROUP_MEMORY, RUNS, FIELD(io), .value = "io_uring|libaio|threads|sync",
      .env = "WASTE_IO", .help = "how experts are read; the best that works if not given"},
     {"io-depth", 0, OPT_INT, GROUP_MEMORY, RUNS, FIELD(io_depth), 1, 4096, .value = "N",
      .env = "WASTE_IO_DEPTH", .help = "reads in flight; chosen if not given"},

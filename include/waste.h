@@ -78,8 +78,8 @@ typedef enum {
 
 WASTE_API const char *waste_version(void); /* "0.1.0"; static. Any thread */
 WASTE_API int waste_version_number(void);
-/* "WASTE 0.1.0 (container v0, io io_uring threads sync, kernels avx512, x86_64, ...)"; good until
- * the calling thread's next call */
+/* "WASTE 0.1.0 (container v0, io io_uring libaio threads sync, kernels avx512, x86_64, ...)"; good
+ * until the calling thread's next call */
 WASTE_API const char *waste_build_info(void);
 WASTE_API const char *waste_strerror(waste_status st); /* static, never NULL. Any thread */
 WASTE_API uint64_t waste_physical_ram(void);           /* bytes; 0 = unknown */
@@ -118,7 +118,7 @@ typedef struct {
         max_rows;      /* 512; most tokens in one pass; halved, to no less than 64, until the
                           growth of scratch is at most half of what the budget has above the floor */
     int32_t lookahead; /* -1 = 6; experts of the next layer asked for early in decode; 0 = off */
-    const char *io_engine; /* NULL = the best that works: "io_uring", "threads", "sync" */
+    const char *io_engine; /* NULL = the best that works: "io_uring", "libaio", "threads", "sync" */
     const char *numeric;   /* NULL = best for this CPU: "f32", "direct", "i16", "i8" */
     const char *cpu_level; /* NULL = best: highest kernel level used, "c", "avx2", "avx512" */
     const char *policy;    /* NULL = cfg.cache_policy: "lfru", "lru" */

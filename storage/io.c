@@ -10,9 +10,10 @@ static const struct io_ops *const engines[] = {
 #ifdef HAVE_IO_URING
     &io_ops_uring,
 #endif
-    &io_ops_threads,
-    &io_ops_sync,
-    NULL,
+#ifdef HAVE_LIBAIO
+    &io_ops_libaio,
+#endif
+    &io_ops_threads, &io_ops_sync, NULL,
 };
 
 const struct io_ops *const *io_engines(void)
@@ -59,13 +60,17 @@ static int open_and_probe(struct io **out, const struct io_ops *ops, const struc
     return 0;
 }
 
+/* A reason takes its rung's part of the room and no more. */
 static void add_step(struct io_report *report, const char *text)
 {
-    size_t room = sizeof(report->steps) - 1;
+    const size_t part = sizeof(report->steps) / (sizeof(engines) / sizeof(engines[0]) - 1);
+    size_t at = strlen(report->steps), n = strlen(text), most = part - sizeof("; ...");
+    bool cut = n > most;
 
-    if (report->steps[0])
-        strncat(report->steps, "; ", room - strlen(report->steps));
-    strncat(report->steps, text, room - strlen(report->steps));
+    for (n = cut ? most : n; cut && (text[n] & 0xc0) == 0x80;) /* not inside a UTF-8 sequence */
+        n--;
+    snprintf(report->steps + at, sizeof(report->steps) - at, "%s%.*s%s", at ? "; " : "", (int)n,
+             text, cut ? "..." : "");
 }
 
 static int open_forced(struct io **out, const char *name, const struct io_config *cfg,
@@ -95,7 +100,8 @@ int io_open(struct io **out, const char *name, const struct io_config *cfg,
         rc = open_forced(out, name, cfg, e);
     } else {
         for (unsigned i = 0; engines[i] && rc; i++) {
-            rc = open_and_probe(out, engines[i], cfg, e);
+            rc = engines[i]->fits ? engines[i]->fits(cfg, e) : 0;
+            rc = rc ? rc : open_and_probe(out, engines[i], cfg, e);
             if (rc)
                 add_step(&r, e->text);
         }

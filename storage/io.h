@@ -41,6 +41,9 @@ struct io_config {
 struct io_ops {
     const char *name;
     int (*open)(struct io **out, const struct io_config *cfg, struct err *e);
+    /* Whether the ladder should take it for these files, or the next rung is better, with the
+     * reason as ERR_UNSUPPORTED. A forced engine is not asked. NULL: it should. */
+    int (*fits)(const struct io_config *cfg, struct err *e);
     /* Start up to n reads; returns how many. Fewer means the queue is full. */
     unsigned (*submit)(struct io *io, struct io_read *const *reads, unsigned n);
     /* Collect up to max finished reads; with wait, at least one if any is in flight. Each read that
@@ -61,20 +64,24 @@ extern const struct io_ops io_ops_sync, io_ops_threads;
 #ifdef HAVE_IO_URING
 extern const struct io_ops io_ops_uring;
 #endif
+#ifdef HAVE_LIBAIO
+extern const struct io_ops io_ops_libaio;
+#endif
 
 /* What was chosen and why not what comes before it on the ladder: "io_uring: Operation not
- * permitted (kernel.io_uring_disabled?)". Each step down adds a sentence. */
+ * permitted (kernel.io_uring_disabled is 2)". Each step down adds a reason that begins with the
+ * engine's name; a long one is cut, and ends in "...", so that there is room for all. */
 struct io_report {
     const char *engine;
-    char steps[256]; /* "" when the first rung held */
+    char steps[448]; /* "" when the first rung held */
     char note[80];   /* the engine's: "pool memory registered", or why it is not; or "" */
 };
 
-/* Open the engine called `name`, or with NULL the first rung of the ladder (io_uring, threads,
- * sync) that opens and passes a real read of the first file's first IO_ALIGN bytes. A forced
- * engine does not step down: ERR_UNSUPPORTED names the ones that exist, ERR_IO says why not. The
- * read goes to the arena's first bytes if there is an arena; a first file shorter than IO_ALIGN is
- * not read. report may be NULL, and is untouched on failure. */
+/* Open the engine called `name`, or with NULL the first rung of the ladder (io_uring,
+ * libaio, threads, sync) that opens and passes a real read of the first file's first IO_ALIGN
+ * bytes. A forced engine does not step down: ERR_UNSUPPORTED names the ones that exist, ERR_IO says
+ * why not. The read goes to the arena's first bytes if there is an arena; a first file shorter than
+ * IO_ALIGN is not read. report may be NULL, and is untouched on failure. */
 int io_open(struct io **out, const char *name, const struct io_config *cfg,
             struct io_report *report, struct err *e);
 

@@ -27,6 +27,7 @@
 #include "storage/file.h"
 #include "storage/io.h"
 #include "storage/io_sim.h"
+#include "tests/support/aio_fault.h"
 #include "tests/support/alloc_fault.h"
 #include "tests/support/io_fault.h"
 #include "tests/support/io_script.h"
@@ -390,6 +391,9 @@ static void fail_reads(int errnum)
 #ifdef HAVE_IO_URING
     uring_fault_complete(errnum);
 #endif
+#ifdef HAVE_LIBAIO
+    aio_fault_complete(errnum);
+#endif
 }
 
 /* What the system always says, and what comes out. It says ENODATA of a bad place on the disk; that
@@ -451,7 +455,7 @@ static void a_storm_of_signals_changes_nothing(void **state)
     io->ops->close(io);
 }
 
-/* For the engines that call pread; what io_uring may meet instead is below. */
+/* For the engines that call pread; what the others may meet instead is below. */
 static void interrupted_and_partial_preads_are_finished(void **state)
 {
     struct io_config cfg = config(DEPTH);
@@ -461,7 +465,8 @@ static void interrupted_and_partial_preads_are_finished(void **state)
     for (size_t most = IO_ALIGN; most < EXTENT_MAX; most *= 4) {
         pread_fault_set(most);
         read_at_random(io, DEPTH, 100, most);
-        assert_true(pread_fault_count() || !strcmp(engine, "io_uring"));
+        if (strcmp(engine, "io_uring") && strcmp(engine, "libaio"))
+            assert_true(pread_fault_count());
     }
     pread_fault_set(0);
     io->ops->close(io);
@@ -496,12 +501,54 @@ static void io_uring_reads_whatever_the_kernel_refuses_or_gives_in_parts(void **
 }
 #endif
 
+#ifdef HAVE_LIBAIO
+static void libaio_reads_whatever_the_kernel_refuses_or_gives_in_parts(void **state)
+{
+    (void)state;
+    if (why_not("libaio")[0])
+        skip();
+    for (unsigned faults = 1; faults < 2 * AIO_BLIND; faults++) {
+        struct io_config cfg = config(DEPTH);
+        struct io_read read, *start, *done;
+        struct io *io;
+
+        aio_fault_set(faults);
+        io = opened(&cfg);
+        read_at_random(io, DEPTH, 40, faults);
+        assert_true(aio_fault_count());
+        prepare(&read, &start, 1, 4);
+        assert_int_equal(io->ops->submit(io, &start, 1), 1);
+        while (!io->ops->reap(io, &done, 1, false)) /* looking is enough, nobody has to wait */
+            ;
+        assert_true(io_script_check(read.dst, read.at));
+        io->ops->close(io);
+    }
+    aio_fault_set(0);
+}
+#endif
+
+/* How the kernel is made to refuse, for the engines that it can refuse. */
+static const struct refusal {
+    const char *engine;
+    void (*set)(unsigned faults);
+    unsigned parts; /* of its faults, that which makes a read have a rest to submit */
+    void (*enter)(unsigned from, unsigned n, int errnum);
+    unsigned (*count)(void);
+} refusals[] = {
 #ifdef HAVE_IO_URING
-static struct io *opened_uring(void)
+    {"io_uring", uring_fault_set, URING_SHORT, uring_fault_enter, uring_fault_count},
+#endif
+#ifdef HAVE_LIBAIO
+    {"libaio", aio_fault_set, AIO_SHORT, aio_fault_enter, aio_fault_count},
+#endif
+    {.engine = NULL},
+};
+
+static struct io *opened_as(const char *name)
 {
     struct io_config cfg = config(DEPTH);
 
-    engine = "io_uring";
+    engine = name;
     return opened(&cfg);
 }
 
@@ -532,28 +579,25 @@ static unsigned reap_whole_or_failed(struct io *io, const struct io_read *reads,
  * This was an endless loop. */
 static void what_the_kernel_never_takes_is_given_out_with_the_error(void **state)
 {
+    const struct refusal *kernel = *state;
     unsigned failed = 0, saved = 0;
-    struct io *io;
+    struct io *io = opened_as(kernel->engine);
 
-    (void)state;
-    if (why_not("io_uring")[0])
-        skip();
-    io = opened_uring();
     for (unsigned nth = 1, met = 1; met; nth++) {
         struct io_read reads[DEPTH], *start[DEPTH];
         unsigned whole;
 
         prepare(reads, start, DEPTH, 16);
-        uring_fault_set(URING_SHORT); /* so that reads have a rest to submit */
-        uring_fault_enter(nth, UINT32_MAX, EPERM);
+        kernel->set(kernel->parts);
+        kernel->enter(nth, UINT32_MAX, EPERM);
         for (unsigned i = 0; i < DEPTH; i += 2)
             assert_int_equal(io->ops->submit(io, start + i, 2), 2);
         whole = reap_whole_or_failed(io, reads, EPERM);
         met = whole < DEPTH;
         failed += met;
         saved += met && whole;
-        uring_fault_enter(1, 0, 0);
-        uring_fault_set(0);
+        kernel->enter(1, 0, 0);
+        kernel->set(0);
         read_at_random(io, DEPTH, 50, nth); /* and when it is entered again, it reads again */
     }
     assert_true(failed >= DEPTH / 2 && saved); /* what it had taken before arrived */
@@ -563,19 +607,18 @@ static void what_the_kernel_never_takes_is_given_out_with_the_error(void **state
 /* The same, and closed at once: what the kernel has is over when close returns. */
 static void close_ends_also_where_the_kernel_is_entered_no_more(void **state)
 {
-    (void)state;
-    if (why_not("io_uring")[0])
-        skip();
+    const struct refusal *kernel = *state;
+
     for (unsigned nth = 1; nth <= DEPTH; nth++) {
-        struct io *io = opened_uring();
+        struct io *io = opened_as(kernel->engine);
         struct io_read reads[DEPTH], *start[DEPTH];
 
         prepare(reads, start, DEPTH, EXTENT_MAX / IO_ALIGN);
-        uring_fault_enter(nth, UINT32_MAX, EPERM);
+        kernel->enter(nth, UINT32_MAX, EPERM);
         for (unsigned i = 0; i < DEPTH; i++)
             assert_int_equal(io->ops->submit(io, start + i, 1), 1);
         io->ops->close(io);
-        uring_fault_enter(1, 0, 0);
+        kernel->enter(1, 0, 0);
         for (unsigned i = 0; i < DEPTH; i++) {
             assert_int_equal(reads[i].status, i + 1 < nth ? 0 : -EPERM);
             assert_true(reads[i].status || io_script_check(reads[i].dst, reads[i].at));
@@ -586,31 +629,29 @@ static void close_ends_also_where_the_kernel_is_entered_no_more(void **state)
 static void what_the_kernel_refuses_for_a_while_is_tried_again_and_not_for_ever(void **state)
 {
     static const int passes[] = {EAGAIN, EBUSY, ENOMEM};
-    struct io *io;
+    const struct refusal *kernel = *state;
+    struct io *io = opened_as(kernel->engine);
 
-    (void)state;
-    if (why_not("io_uring")[0])
-        skip();
-    io = opened_uring();
     for (unsigned i = 0; i < 3; i++) {
         struct io_read reads[DEPTH], *start[DEPTH];
 
         prepare(reads, start, DEPTH, 16);
-        uring_fault_enter(1, 20, passes[i]);
+        kernel->enter(1, 20, passes[i]);
         assert_int_equal(io->ops->submit(io, start, DEPTH), DEPTH);
         assert_int_equal(reap_whole_or_failed(io, reads, 0), DEPTH);
-        assert_int_equal(uring_fault_count(), 20);
+        assert_int_equal(kernel->count(), 20);
         prepare(reads, start, DEPTH, 16);
-        uring_fault_enter(2, UINT32_MAX, passes[i]); /* only the first of them gets through */
+        kernel->enter(2, UINT32_MAX, passes[i]); /* only the first of them gets through */
         for (unsigned k = 0; k < DEPTH; k++)
             assert_int_equal(io->ops->submit(io, start + k, 1), 1);
         assert_int_equal(reap_whole_or_failed(io, reads, passes[i]), 1);
-        uring_fault_enter(1, 0, 0);
+        kernel->enter(1, 0, 0);
         read_at_random(io, DEPTH, 50, i);
     }
     io->ops->close(io);
 }
 
+#ifdef HAVE_IO_URING
 static void the_report_says_whether_the_pools_memory_is_registered(void **state)
 {
     struct io_config cfg = config(DEPTH);
@@ -635,8 +676,13 @@ static void the_report_says_whether_the_pools_memory_is_registered(void **state)
     cfg.arena = NULL;
     cfg.arena_bytes = 0;
     for (unsigned i = 0; io_engines()[i]; i++) {
+        if (why_not(io_engines()[i]->name)[0])
+            continue;
         assert_int_equal(io_open(&io, io_engines()[i]->name, &cfg, &report, &e), 0);
-        assert_string_equal(report.note, "");
+        if (strcmp(report.engine, "libaio"))
+            assert_string_equal(report.note, "");
+        else
+            assert_non_null(strstr(report.note, " of 3 files, not direct, are not asynchronous"));
         io->ops->close(io);
     }
 }
@@ -1225,6 +1271,12 @@ int main(void)
         cmocka_unit_test(no_depth_or_too_much_is_refused),
         cmocka_unit_test(the_largest_depth_opens),
     };
+    struct CMUnitTest refused[] = {
+        /* the state is which kernel refuses */
+        cmocka_unit_test(what_the_kernel_never_takes_is_given_out_with_the_error),
+        cmocka_unit_test(close_ends_also_where_the_kernel_is_entered_no_more),
+        cmocka_unit_test(what_the_kernel_refuses_for_a_while_is_tried_again_and_not_for_ever),
+    };
     const struct CMUnitTest by_name[] = {
         cmocka_unit_test(a_forced_engine_fails_when_its_first_read_does),
     };
@@ -1233,11 +1285,11 @@ int main(void)
         cmocka_unit_test(an_unknown_engine_is_told_which_there_are),
         cmocka_unit_test(when_no_rung_holds_each_says_why),
         cmocka_unit_test(the_ladder_meets_every_failed_allocation),
+#ifdef HAVE_LIBAIO
+        cmocka_unit_test(libaio_reads_whatever_the_kernel_refuses_or_gives_in_parts),
+#endif
 #ifdef HAVE_IO_URING
         cmocka_unit_test(io_uring_reads_whatever_the_kernel_refuses_or_gives_in_parts),
-        cmocka_unit_test(what_the_kernel_never_takes_is_given_out_with_the_error),
-        cmocka_unit_test(close_ends_also_where_the_kernel_is_entered_no_more),
-        cmocka_unit_test(what_the_kernel_refuses_for_a_while_is_tried_again_and_not_for_ever),
         cmocka_unit_test(the_report_says_whether_the_pools_memory_is_registered),
 #endif
 #if defined(__linux__) && defined(HAVE_IO_URING)
@@ -1261,6 +1313,13 @@ int main(void)
     }
     engine = "sim";
     failed += cmocka_run_group_tests_name(engine, each, NULL, NULL);
+    for (const struct refusal *kernel = refusals; kernel->engine; kernel++) {
+        if (why_not(kernel->engine)[0])
+            continue; /* said above */
+        for (unsigned i = 0; i < sizeof(refused) / sizeof(refused[0]); i++)
+            refused[i].initial_state = (void *)(uintptr_t)kernel;
+        failed += cmocka_run_group_tests_name(kernel->engine, refused, NULL, NULL);
+    }
     failed += cmocka_run_group_tests_name("ladder", ladder, NULL, NULL);
     return failed + !!remove_files();
 }
