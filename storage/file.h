@@ -21,7 +21,7 @@ struct file {
     uint64_t bytes; /* size at open */
     bool direct;
     char name[256]; /* for messages */
-    char why[96];   /* why not direct ("not asked for" too); "" when direct */
+    char why[128];  /* why not direct ("not asked for" too); "" when direct */
 };
 
 /* Open the regular file `name` (symbolic links are followed) below dirfd. want_direct: try O_DIRECT

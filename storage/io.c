@@ -60,11 +60,12 @@ static int open_and_probe(struct io **out, const struct io_ops *ops, const struc
     return 0;
 }
 
-/* A reason takes its rung's part of the room and no more. */
-static void add_step(struct io_report *report, const char *text)
+/* A reason may be as long as leaves an equal part of the room to each of the rungs to come. */
+static void add_step(struct io_report *report, const char *text, unsigned n_to_come)
 {
     const size_t part = sizeof(report->steps) / (sizeof(engines) / sizeof(engines[0]) - 1);
-    size_t at = strlen(report->steps), n = strlen(text), most = part - sizeof("; ...");
+    size_t at = strlen(report->steps), n = strlen(text);
+    size_t most = sizeof(report->steps) - at - n_to_come * part - sizeof("; ...");
     bool cut = n > most;
 
     for (n = cut ? most : n; cut && (text[n] & 0xc0) == 0x80;) /* not inside a UTF-8 sequence */
@@ -103,7 +104,7 @@ int io_open(struct io **out, const char *name, const struct io_config *cfg,
             rc = engines[i]->fits ? engines[i]->fits(cfg, e) : 0;
             rc = rc ? rc : open_and_probe(out, engines[i], cfg, e);
             if (rc)
-                add_step(&r, e->text);
+                add_step(&r, e->text, (unsigned)(sizeof(engines) / sizeof(engines[0])) - 2 - i);
         }
         if (rc)
             err_set(e, rc, "no I/O engine works: %s", r.steps);

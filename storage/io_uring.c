@@ -29,6 +29,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "storage/file.h"
@@ -89,6 +90,18 @@ static void __attribute__((format(printf, 2, 3))) note(struct uring *u, const ch
     va_end(ap);
 }
 
+static void note_refusal(struct uring *u, int errnum)
+{
+    struct rlimit limit;
+
+    if (errnum == ENOMEM && !getrlimit(RLIMIT_MEMLOCK, &limit) &&
+        limit.rlim_cur < u->cfg.arena_bytes)
+        note(u, "pool memory not registered: %zu KiB, RLIMIT_MEMLOCK is %zu KiB",
+             u->cfg.arena_bytes >> 10, (size_t)limit.rlim_cur >> 10);
+    else
+        note(u, "pool memory not registered: %s%s", strerror(errnum), likely_cause(errnum));
+}
+
 /* Registered memory is pinned and mapped once instead of at every read. It counts against
  * RLIMIT_MEMLOCK; where the limit or the kernel says no, reads are merely slower. */
 static void register_arena(struct uring *u)
@@ -117,7 +130,7 @@ static void register_arena(struct uring *u)
     rc = io_uring_register_buffers(&u->ring, iov, (unsigned)pieces);
     free(iov);
     if (rc) {
-        note(u, "pool memory not registered: %s%s", strerror(-rc), likely_cause(-rc));
+        note_refusal(u, -rc);
         return;
     }
     u->n_pieces = (unsigned)pieces;
