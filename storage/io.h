@@ -36,6 +36,13 @@ struct io_config {
     unsigned depth; /* most reads in flight, 1...IO_DEPTH_MAX */
     void *arena;    /* memory that every dst lies in; an engine may register it. May be NULL */
     size_t arena_bytes;
+    unsigned flags; /* of enum io_flag; 0 is right unless one measures */
+};
+
+enum io_flag {
+    IO_UNREGISTERED = 1, /* do not register the arena */
+    IO_ONE_THREAD = 2, /* the thread that opens makes every call until close; an engine may live by
+                          that, and with it what the kernel has when it refuses to be called */
 };
 
 struct io_ops {

@@ -2,8 +2,9 @@
  *
  * The ring is not tied to a thread: SINGLE_ISSUER (and DEFER_TASKRUN, which needs it) refuses a
  * host that opens in one thread and reads in another, and what one thread left in flight could
- * then be finished by no other. Reads of megabytes were measured to lose nothing by that; and
- * without COOP_TASKRUN a completion needs no system call of ours to become visible.
+ * then be finished by no other. Reads of megabytes were measured to lose nothing by that
+ * (docs/LEARNED.md); and without COOP_TASKRUN a completion needs no system call of ours to become
+ * visible. IO_ONE_THREAD gives all that away, to measure it.
  *
  * While a read is in flight its status counts the bytes that have arrived.
  *
@@ -112,6 +113,10 @@ static void register_arena(struct uring *u)
 
     if (!u->cfg.arena || !pieces)
         return;
+    if (u->cfg.flags & IO_UNREGISTERED) {
+        note(u, "pool memory not registered: not asked for");
+        return;
+    }
     if (pieces > PIECES_MAX) {
         note(u, "pool memory not registered: more than %d GiB", PIECES_MAX);
         return;
@@ -149,6 +154,21 @@ static void register_files(struct uring *u)
     free(fd);
 }
 
+/* A ring for one thread, whose completions wait for it to look, if that is promised and the kernel
+ * has such; else for any thread. 0 or -errno. */
+static int ring_open(struct uring *u)
+{
+    int rc = -EINVAL;
+
+#ifdef IORING_SETUP_DEFER_TASKRUN
+    if (u->cfg.flags & IO_ONE_THREAD)
+        rc = io_uring_queue_init(u->cfg.depth, &u->ring,
+                                 IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN |
+                                     IORING_SETUP_TASKRUN_FLAG);
+#endif
+    return rc == -EINVAL ? io_uring_queue_init(u->cfg.depth, &u->ring, 0) : rc;
+}
+
 static int uring_open(struct io **out, const struct io_config *cfg, struct err *e)
 {
     struct uring *u = calloc(1, sizeof(*u) + cfg->depth * sizeof(u->refused[0]));
@@ -158,7 +178,7 @@ static int uring_open(struct io **out, const struct io_config *cfg, struct err *
         return err_set(e, ERR_NOMEM, "io_uring: out of memory");
     u->io.ops = &io_ops_uring;
     u->cfg = *cfg;
-    rc = io_uring_queue_init(cfg->depth, &u->ring, 0);
+    rc = ring_open(u);
     if (rc < 0) {
         free(u);
         return err_set(e, rc == -ENOMEM ? ERR_NOMEM : ERR_IO, "io_uring: %s%s", strerror(-rc),

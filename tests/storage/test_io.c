@@ -228,6 +228,22 @@ static void memory_outside_the_arena_or_without_one_will_do(void **state)
     }
 }
 
+static void what_one_measures_with_changes_no_byte(void **state)
+{
+    (void)state;
+    for (unsigned flags = 0; flags < 4; flags++) {
+        struct io_config cfg = config(DEPTH);
+        struct io *io;
+
+        cfg.flags = flags;
+        io = opened(&cfg);
+        if (flags & IO_UNREGISTERED && !strcmp(engine, "io_uring"))
+            assert_string_equal(io->note, "pool memory not registered: not asked for");
+        read_at_random(io, DEPTH, 300, flags);
+        io->ops->close(io);
+    }
+}
+
 static void nothing_is_allocated_after_open(void **state)
 {
     struct io_config cfg = config(DEPTH);
@@ -1255,6 +1271,7 @@ int main(void)
     const struct CMUnitTest each[] = {
         cmocka_unit_test(any_extents_arrive_whole_at_any_depth),
         cmocka_unit_test(memory_outside_the_arena_or_without_one_will_do),
+        cmocka_unit_test(what_one_measures_with_changes_no_byte),
         cmocka_unit_test(nothing_is_allocated_after_open),
         cmocka_unit_test(the_queue_takes_its_depth_and_no_more),
         cmocka_unit_test(an_idle_engine_gives_nothing_and_does_not_wait),
