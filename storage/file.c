@@ -88,10 +88,33 @@ static bool direct_read_works(struct file *f, int fd)
     return got == IO_ALIGN;
 }
 
+/* Linux and FreeBSD say it at open. macOS says it later; UNTESTED there. */
+#ifdef O_DIRECT
+enum { DIRECT = O_DIRECT };
+#else
+enum { DIRECT = 0 };
+#endif
+
+static bool pass_cache_by(struct file *f, int fd)
+{
+#if defined(O_DIRECT)
+    (void)f, (void)fd;
+    return true;
+#elif defined(F_NOCACHE)
+    if (fcntl(fd, F_NOCACHE, 1) != -1)
+        return true;
+    why_not(f, "F_NOCACHE: %s", strerror(errno));
+    return false;
+#else
+    (void)fd;
+    why_not(f, "this system has no O_DIRECT");
+    return false;
+#endif
+}
+
 /* A direct descriptor of the file that f->buffered is, or -1 with the reason in f->why. */
 static int open_direct(struct file *f, int dirfd, const char *name, const struct stat *st)
 {
-#ifdef O_DIRECT
     struct stat now;
     int fd;
 
@@ -99,20 +122,16 @@ static int open_direct(struct file *f, int dirfd, const char *name, const struct
         why_not(f, "the file has %" PRIu64 " bytes, less than %d", f->bytes, IO_ALIGN);
         return -1;
     }
-    fd = open_above_stdio(dirfd, name, O_DIRECT);
+    fd = open_above_stdio(dirfd, name, DIRECT);
     if (fd < 0) {
         why_not(f, "open with O_DIRECT: %s", strerror(errno));
         return -1;
     }
     if (fstat(fd, &now) || now.st_dev != st->st_dev || now.st_ino != st->st_ino)
         why_not(f, "the file was replaced while it was being opened");
-    else if (alignment_fits(f, fd) && direct_read_works(f, fd))
+    else if (pass_cache_by(f, fd) && alignment_fits(f, fd) && direct_read_works(f, fd))
         return fd;
     close(fd);
-#else
-    (void)dirfd, (void)name, (void)st;
-    why_not(f, "this system has no O_DIRECT");
-#endif
     return -1;
 }
 

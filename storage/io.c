@@ -1,5 +1,6 @@
 #include "storage/io.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,12 +14,31 @@ static const struct io_ops *const engines[] = {
 #ifdef HAVE_LIBAIO
     &io_ops_libaio,
 #endif
+#ifdef HAVE_KQUEUE
+    &io_ops_kqueue,
+#endif
     &io_ops_threads, &io_ops_sync, NULL,
 };
 
 const struct io_ops *const *io_engines(void)
 {
     return engines;
+}
+
+bool io_read_over(struct io_read *r, int64_t said, bool direct)
+{
+    if (said < 0) {
+        r->status = file_status((int)-said);
+        return true;
+    }
+    r->status += (int)said;
+    if ((uint32_t)r->status == r->at.length)
+        r->status = 0;
+    else if (!said || (direct && r->status % IO_ALIGN)) /* the end of the file */
+        r->status = -ENODATA;
+    else
+        return false;
+    return true;
 }
 
 /* One real read of the first IO_ALIGN bytes of the first file, into dst. */

@@ -74,6 +74,9 @@ extern const struct io_ops io_ops_uring;
 #ifdef HAVE_LIBAIO
 extern const struct io_ops io_ops_libaio;
 #endif
+#ifdef HAVE_KQUEUE
+extern const struct io_ops io_ops_kqueue;
+#endif
 
 /* What was chosen and why not what comes before it on the ladder: "io_uring: Operation not
  * permitted (kernel.io_uring_disabled is 2)". Each step down adds a reason that begins with the
@@ -91,6 +94,11 @@ struct io_report {
  * IO_ALIGN is not read. report may be NULL, and is untouched on failure. */
 int io_open(struct io **out, const char *name, const struct io_config *cfg,
             struct io_report *report, struct err *e);
+
+/* For engines whose reads come in parts: while one is in flight, its status counts the bytes that
+ * have arrived. The system says that so many more have, or a negative error. True: the read is
+ * over, with its status; false: the rest is still to be read. */
+bool io_read_over(struct io_read *r, int64_t said, bool direct);
 
 /* Engines compiled in, in ladder order; NULL-terminated. */
 const struct io_ops *const *io_engines(void);

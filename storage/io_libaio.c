@@ -198,27 +198,15 @@ static unsigned libaio_submit(struct io *io, struct io_read *const *reads, unsig
 /* A completion of r with result res: true when the read is over, false when its rest was queued. */
 static bool finished(struct aio *a, struct iocb *cb, struct io_read *r, long res)
 {
-    bool direct = a->cfg.files[r->at.file]->direct;
-
     if ((res == -EAGAIN || res == -EINTR) && a->tries < FILE_TRIES_MAX) {
         a->again = true;
         queue_rest(a, cb, r);
         return false;
     }
-    if (res < 0) {
-        r->status = file_status((int)-res);
+    if (res >= 0)
+        a->tries = 0;
+    if (io_read_over(r, res, a->cfg.files[r->at.file]->direct))
         return true;
-    }
-    a->tries = 0;
-    r->status += (int)res;
-    if ((uint32_t)r->status == r->at.length) {
-        r->status = 0;
-        return true;
-    }
-    if (!res || (direct && r->status % IO_ALIGN)) { /* the end of the file */
-        r->status = -ENODATA;
-        return true;
-    }
     queue_rest(a, cb, r);
     return false;
 }

@@ -284,8 +284,6 @@ static unsigned uring_submit(struct io *io, struct io_read *const *reads, unsign
 /* A completion of r with result res: true when the read is over, false when its rest was queued. */
 static bool finished(struct uring *u, struct io_read *r, int res)
 {
-    bool direct = u->cfg.files[r->at.file]->direct;
-
     if ((res == -EAGAIN || res == -EINTR || res == -ECANCELED) && u->tries < FILE_TRIES_MAX) {
         /* Of a request that would have had to wait, or whose thread has exited. A kernel worker
          * may wait. */
@@ -293,20 +291,10 @@ static bool finished(struct uring *u, struct io_read *r, int res)
         queue_rest(u, r, IOSQE_ASYNC);
         return false;
     }
-    if (res < 0) {
-        r->status = file_status(-res);
+    if (res >= 0)
+        u->tries = 0;
+    if (io_read_over(r, res, u->cfg.files[r->at.file]->direct))
         return true;
-    }
-    u->tries = 0;
-    r->status += res;
-    if ((uint32_t)r->status == r->at.length) {
-        r->status = 0;
-        return true;
-    }
-    if (!res || (direct && r->status % IO_ALIGN)) { /* the end of the file */
-        r->status = -ENODATA;
-        return true;
-    }
     queue_rest(u, r, 0);
     return false;
 }
