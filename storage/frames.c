@@ -1,6 +1,9 @@
 #include "storage/frames.h"
 
 #include <assert.h>
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -36,4 +39,24 @@ void frames_give_back(struct frames *f, unsigned count)
     if (keep < had)
         mem_unmap(f->mem, MEM_POOL, f->base + keep, had - keep);
     f->n -= count;
+}
+
+size_t frames_huge_bytes(const struct frames *f)
+{
+    uintptr_t base = (uintptr_t)f->base, from, to;
+    size_t all = f->frame_bytes * f->n, sum = 0, kib;
+    FILE *maps = fopen("/proc/self/smaps", "re");
+    bool ours = false;
+    char line[256];
+
+    while (maps && fgets(line, sizeof(line), maps)) {
+        if (sscanf(line, "%" SCNxPTR "-%" SCNxPTR " ", &from, &to) == 2)
+            ours = from < base + all && to > base;
+        else if (ours && (sscanf(line, "AnonHugePages: %zu kB", &kib) == 1 ||
+                          sscanf(line, "Private_Hugetlb: %zu kB", &kib) == 1))
+            sum += kib << 10;
+    }
+    if (maps)
+        fclose(maps);
+    return sum < all ? sum : all;
 }

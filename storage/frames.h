@@ -22,6 +22,11 @@ void frames_close(struct frames *f);
 /* Give the memory of the last `count` frames back to the system; they must not be used again. */
 void frames_give_back(struct frames *f, unsigned count);
 
+/* Bytes of the frames that lie on huge pages now: how far the advice was taken. Memory that nobody
+ * has touched or registered yet lies on none. Reads /proc, for reports; 0 where it cannot. Memory
+ * of others beside ours may be counted in, up to the size of ours. */
+size_t frames_huge_bytes(const struct frames *f);
+
 static inline uint8_t *frame_at(const struct frames *f, unsigned frame)
 {
     return f->base + (size_t)frame * f->frame_bytes;

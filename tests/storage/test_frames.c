@@ -81,12 +81,37 @@ static void impossible_shapes_budgets_and_memory_are_refused(void **state)
     assert_int_equal(m.used_total, 0);
 }
 
+static void huge_pages_are_counted_when_there_are_some(void **state)
+{
+    const size_t huge = 2 << 20, bytes = 3 * huge + IO_ALIGN;
+    struct frames f;
+    struct mem m;
+    struct err e;
+    size_t got;
+
+    (void)state;
+    mem_init(&m, 0);
+    assert_int_equal(frames_open(&f, &m, bytes, 4, &e), 0);
+    memset(f.base, 1, 4 * bytes);
+    got = frames_huge_bytes(&f);
+    assert_in_range(got, 0, 4 * bytes);
+    if (got) { /* or the system gave none: it may be told so, or have none left */
+        frames_give_back(&f, 3);
+        assert_in_range(frames_huge_bytes(&f), 0, bytes);
+    }
+    frames_close(&f);
+    assert_int_equal(frames_huge_bytes(&f), 0);
+    if (!got)
+        skip();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(frames_lie_one_after_the_other_and_are_charged_to_the_pool),
         cmocka_unit_test(what_is_given_back_is_no_longer_charged_and_the_rest_keeps_its_bytes),
         cmocka_unit_test(impossible_shapes_budgets_and_memory_are_refused),
+        cmocka_unit_test(huge_pages_are_counted_when_there_are_some),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
