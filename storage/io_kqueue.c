@@ -126,6 +126,8 @@ static unsigned kqueue_submit(struct io *io, struct io_read *const *reads, unsig
     struct kqueued *k = (struct kqueued *)io;
     unsigned i;
 
+    if (!k->in_flight)
+        k->tries = 0;
     for (i = 0; i < n && k->in_flight < k->cfg.depth; i++, k->in_flight++) {
         struct request *q = k->free[--k->n_free];
 

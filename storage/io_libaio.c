@@ -186,6 +186,8 @@ static unsigned libaio_submit(struct io *io, struct io_read *const *reads, unsig
     struct aio *a = (struct aio *)io;
     unsigned i;
 
+    if (!a->in_flight)
+        a->tries = 0;
     for (i = 0; i < n && a->in_flight < a->cfg.depth; i++, a->in_flight++) {
         assert(reads[i]->at.file < a->cfg.n_files);
         reads[i]->status = 0;

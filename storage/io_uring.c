@@ -272,6 +272,8 @@ static unsigned uring_submit(struct io *io, struct io_read *const *reads, unsign
     struct uring *u = (struct uring *)io;
     unsigned i;
 
+    if (!u->in_flight)
+        u->tries = 0;
     for (i = 0; i < n && u->in_flight < u->cfg.depth; i++, u->in_flight++) {
         assert(reads[i]->at.file < u->cfg.n_files);
         reads[i]->status = 0;
