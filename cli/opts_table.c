@@ -31,7 +31,7 @@ const struct opt opts_table[] = {
      .value = "N", .help = "most positions, prompt and answer together (4096)"},
     {"max-rows", 0, OPT_INT, GROUP_MEMORY, RUNS | CMD_PLAN | CMD_DOCTOR, FIELD(max_rows), 1, 4096,
      .value = "N", .help = "most prompt tokens in one pass (512; fewer while memory is short)"},
-    {"cache", 0, OPT_CHOICE, GROUP_MEMORY, RUNS, FIELD(policy), .value = "lfru|lru",
+    {"cache", 0, OPT_CHOICE, GROUP_MEMORY, RUNS, FIELD(policy), .value = "lfru|nextuse|lru|s3fifo",
      .help = "which expert leaves memory first (lfru)"},
     {"threads", 0, OPT_INT, GROUP_MEMORY, RUNS | CMD_PLAN | CMD_DOCTOR | CMD_VERIFY | CMD_SYNTH,
      FIELD(threads), 0, 64, .value = "N", .env = "WASTE_THREADS",

@@ -121,7 +121,7 @@ typedef struct {
     const char *io_engine; /* NULL = the best that works: "io_uring", "libaio", "threads", "sync" */
     const char *numeric;   /* NULL = best for this CPU: "f32", "direct", "i16", "i8" */
     const char *cpu_level; /* NULL = best: highest kernel level used, "c", "avx2", "avx512" */
-    const char *policy;    /* NULL = cfg.cache_policy: "lfru", "lru" */
+    const char *policy;    /* NULL = cfg.cache_policy: "lfru", "nextuse", "lru", "s3fifo" */
     uint32_t io_depth;     /* 0 = chosen: reads in flight */
     uint32_t reserved0;
     const char *route_trace; /* NULL, or a file that gets one line per decode token and MoE layer */

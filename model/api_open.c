@@ -238,7 +238,10 @@ static int experts_open(waste_ctx *ctx, const struct wish *w, struct err *e)
 {
     const struct file *const *files = container_files(ctx->container, &ctx->n_banks);
     struct io_config io = {.files = files, .n_files = ctx->n_banks};
-    struct pool_config pool = {.policy = w->policy, .seed = 1};
+    struct pool_config pool = {
+        .policy = w->policy,
+        .seed = 1,
+        .known = {.n_pages = ctx->n_banks * ctx->model.hp.n_experts, .n_files = ctx->n_banks}};
 
     if (!ctx->model.hp.n_experts)
         return 0;

@@ -91,7 +91,7 @@ int wish_of(struct wish *w, const waste_cfg *cfg, const waste_opts *opts, struct
     policy = w->opts.policy ? w->opts.policy : w->cfg.cache_policy ? "lru" : "lfru";
     w->policy = policy_named(policy);
     if (!w->policy)
-        return err_set(e, ERR_ARG, "policy \"%s\" (lfru, lru are known)", policy);
+        return err_set(e, ERR_ARG, "policy \"%s\" (lfru, nextuse, lru, s3fifo are known)", policy);
     if (w->cfg.vision)
         return err_set(e, ERR_UNSUPPORTED, "images are not in this version");
     if (w->opts.cpu_level && cpu_level(&level, w->opts.cpu_level, e))

@@ -8,7 +8,10 @@
 #include "model/session.h"
 #include "model/weights.h"
 
-enum { MIB = 1 << 20 };
+enum {
+    MIB = 1 << 20,
+    PAGE_MEMORY = 160, /* what a policy remembers of a page: see storage/history.h */
+};
 
 static unsigned moe_layers(const struct facts *f)
 {
@@ -150,7 +153,7 @@ int facts_of_config(struct facts *out, const json_t *config, struct err *e)
 static uint64_t process_bytes(const struct facts *f, const struct plan_request *r)
 {
     return 20ull * MIB + r->threads * 256ull * 1024 + f->n_tensors * 4096ull +
-           3 * f->tokenizer_bytes;
+           3 * f->tokenizer_bytes + (uint64_t)moe_layers(f) * f->hp.n_experts * PAGE_MEMORY;
 }
 
 static uint64_t scratch_bytes(const struct facts *f, const struct plan_request *r, unsigned rows)

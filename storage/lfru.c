@@ -1,31 +1,48 @@
 /* lfru.c - the page used least often leaves, among equals the one unused for longest; looked for
- * in a sample of 16 frames. Counts live as long as the page is resident and do not decay. */
-#include "storage/policy.h"
-
+ * in a sample of 16 frames. Counts do not decay, and a page that comes back has its old one. */
 #include <assert.h>
 #include <stdbool.h>
 #include <stdlib.h>
-#include <string.h>
+
+#include "storage/history.h"
 
 enum { SAMPLE = 16 };
 
-struct lfru_frame {
-    uint64_t hits, last; /* since the load; when it was last loaded or used */
+struct lfru_page {
+    uint64_t hits, last; /* since it is remembered; when it was last loaded or used */
 };
 
 struct lfru {
     struct policy policy;
     unsigned n_frames;
     uint64_t now, random;
-    struct lfru_frame frame[];
+    struct history history;
+    struct lfru_page *page; /* [history.n_max] */
 };
 
-static int lfru_open(struct policy **out, unsigned n_frames, uint64_t seed, struct err *e)
+static void lfru_close(struct policy *p)
 {
-    struct lfru *l = calloc(1, sizeof(*l) + n_frames * sizeof(l->frame[0]));
+    struct lfru *l = (struct lfru *)p;
 
     if (!l)
+        return;
+    free(l->page);
+    history_release(&l->history);
+    free(l);
+}
+
+static int lfru_open(struct policy **out, unsigned n_frames, uint64_t seed,
+                     const struct policy_known *known, struct err *e)
+{
+    uint32_t n_max = history_size(n_frames, known);
+    struct lfru *l = calloc(1, sizeof(*l));
+
+    if (l)
+        l->page = calloc(n_max, sizeof(*l->page));
+    if (!l || !l->page || !history_init(&l->history, n_frames, n_max)) {
+        lfru_close((struct policy *)l);
         return err_set(e, ERR_NOMEM, "policy lfru: %u frames", n_frames);
+    }
     l->policy.ops = &policy_lfru;
     l->n_frames = n_frames;
     l->random = seed;
@@ -36,17 +53,27 @@ static int lfru_open(struct policy **out, unsigned n_frames, uint64_t seed, stru
 static void lfru_loaded(struct policy *p, unsigned frame, struct extent at, enum hint kind)
 {
     struct lfru *l = (struct lfru *)p;
+    bool is_new;
+    struct lfru_page *x = &l->page[history_loaded(&l->history, frame, at, &is_new)];
 
-    (void)at, (void)kind;
-    l->frame[frame] = (struct lfru_frame){.hits = 1, .last = ++l->now};
+    (void)kind;
+    if (is_new)
+        x->hits = 0;
+    x->hits++;
+    x->last = ++l->now;
+}
+
+static struct lfru_page *page_in(const struct lfru *l, unsigned frame)
+{
+    return &l->page[l->history.of_frame[frame]];
 }
 
 static void lfru_used(struct policy *p, unsigned frame)
 {
     struct lfru *l = (struct lfru *)p;
 
-    l->frame[frame].hits++;
-    l->frame[frame].last = ++l->now;
+    page_in(l, frame)->hits++;
+    page_in(l, frame)->last = ++l->now;
 }
 
 /* splitmix64, scaled to a frame number. */
@@ -62,7 +89,7 @@ static unsigned random_frame(struct lfru *l)
 
 static bool leaves_before(const struct lfru *l, unsigned a, unsigned b)
 {
-    const struct lfru_frame *x = &l->frame[a], *y = &l->frame[b];
+    const struct lfru_page *x = page_in(l, a), *y = page_in(l, b);
 
     return x->hits != y->hits ? x->hits < y->hits : x->last < y->last;
 }
@@ -93,11 +120,6 @@ static unsigned lfru_victim(struct policy *p, const uint64_t *free_to_go)
     return first;
 }
 
-static void lfru_close(struct policy *p)
-{
-    free(p);
-}
-
 const struct policy_ops policy_lfru = {
     .name = "lfru",
     .open = lfru_open,
@@ -106,13 +128,3 @@ const struct policy_ops policy_lfru = {
     .victim = lfru_victim,
     .close = lfru_close,
 };
-
-const struct policy_ops *policy_named(const char *name)
-{
-    static const struct policy_ops *const all[] = {&policy_lfru, &policy_lru};
-
-    for (unsigned i = 0; i < sizeof(all) / sizeof(all[0]); i++)
-        if (!strcmp(all[i]->name, name))
-            return all[i];
-    return NULL;
-}

@@ -12,11 +12,12 @@ struct lru {
     uint64_t last[]; /* [n_frames] when each was loaded or used */
 };
 
-static int lru_open(struct policy **out, unsigned n_frames, uint64_t seed, struct err *e)
+static int lru_open(struct policy **out, unsigned n_frames, uint64_t seed,
+                    const struct policy_known *known, struct err *e)
 {
     struct lru *l = calloc(1, sizeof(*l) + n_frames * sizeof(l->last[0]));
 
-    (void)seed;
+    (void)seed, (void)known;
     if (!l)
         return err_set(e, ERR_NOMEM, "policy lru: %u frames", n_frames);
     l->policy.ops = &policy_lru;

@@ -343,7 +343,7 @@ int pool_open(struct pool **out, const struct pool_config *cfg, struct err *e)
         pool_free(p);
         return err_set(e, ERR_NOMEM, "pool of %u frames", cfg->frames->n);
     }
-    if (cfg->policy->open(&p->policy, p->n, cfg->seed, e)) {
+    if (cfg->policy->open(&p->policy, p->n, cfg->seed, &cfg->known, e)) {
         pool_free(p);
         return err_wrap(e, "pool of %u frames", cfg->frames->n);
     }

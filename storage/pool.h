@@ -30,8 +30,9 @@ struct pool_config {
     struct io *io;         /* borrowed; depth as below; arena: the frames, or NULL */
     struct frames *frames; /* borrowed; at least 1 frame */
     const struct policy_ops *policy;
-    unsigned depth; /* most reads in flight, as given to the engine */
-    uint64_t seed;  /* of the policy */
+    unsigned depth;            /* most reads in flight, as given to the engine */
+    uint64_t seed;             /* of the policy */
+    struct policy_known known; /* for the policy; all zero where nothing is */
 };
 
 struct pool_stats {         /* counters since open */

@@ -229,7 +229,12 @@ static void no_setting_changes_a_bit(void **state)
             snprintf(what, sizeof(what), "lookahead %d", look);
             compare(m, &want, (struct setup){.lookahead = look, .io = "threads"}, 1, what);
         }
-        compare(m, &want, (struct setup){.policy = "lru"}, 3, "policy lru");
+        for (const struct policy_ops *const *p = policies(); *p; p++) {
+            snprintf(what, sizeof(what), "policy %s", (*p)->name);
+            compare(m, &want, (struct setup){.policy = (*p)->name}, 3, what);
+            compare(m, &want, (struct setup){.policy = (*p)->name, .budget = floor, .lookahead = 2},
+                    1, what);
+        }
         compare(m, &want, (struct setup){.no_verify = 1}, 3, "checks off");
         outcome_free(&want);
     }
