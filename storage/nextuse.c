@@ -23,6 +23,7 @@ enum {
     N_COUNTS = sizeof(count_from) / sizeof(count_from[0]) + 1,
     GUESSED = N_AGES * N_COUNTS, /* the cell of pages that were guessed */
     N_CELLS,
+    NEW = N_CELLS, /* nothing is known: it has not met a visit yet */
     AGE_MAX = UINT16_MAX,
 };
 
@@ -34,9 +35,9 @@ static const double forget_at = 1 << 24;  /* visits of pages, after which older 
 
 struct use_page {
     float count;  /* of uses, decayed */
-    uint16_t age; /* visits since its last use; AGE_MAX: not used yet */
+    uint16_t age; /* visits that began since its last use; AGE_MAX: not used yet */
     uint16_t group;
-    uint8_t cell;
+    uint8_t cell, was;   /* now, and when the last visit of its group began */
     bool used;           /* in this visit of its group */
     uint32_t next, prev; /* in its group */
 };
@@ -162,28 +163,37 @@ static void forget_half(struct nextuse *x)
     x->all.uses /= 2;
 }
 
-/* Every page of the group has had its chance. */
 static void visit_ends(struct nextuse *x)
 {
     for (uint32_t n = x->group[x->now].first; n != NO_PAGE; n = x->page[n].next) {
         struct use_page *u = &x->page[n];
 
-        if (!u->used) {
-            learn(x, u->cell, false);
-            u->count *= count_decay;
-            u->age += u->age < AGE_MAX;
-            u->cell = cell_of(u);
-        }
+        if (!u->used && u->was != NEW)
+            learn(x, u->was, false);
         u->used = false;
     }
     if (x->all.visits > forget_at)
         forget_half(x);
 }
 
+/* Until it turns out that the visit uses them, it passes them over. */
+static void pass_over(struct nextuse *x, unsigned group)
+{
+    for (uint32_t n = x->group[group].first; n != NO_PAGE; n = x->page[n].next) {
+        struct use_page *u = &x->page[n];
+
+        u->was = u->cell;
+        u->count *= count_decay;
+        u->age += u->age < AGE_MAX;
+        u->cell = cell_of(u);
+    }
+}
+
 static void visit_begins(struct nextuse *x, unsigned group)
 {
     if (x->visit)
         visit_ends(x);
+    pass_over(x, group);
     x->now = group;
     x->visit++;
     x->n_visited += !x->group[group].visited;
@@ -201,10 +211,10 @@ static void demanded(struct nextuse *x, struct use_page *u)
 {
     if (!x->visit || u->group != x->now || u->used)
         visit_begins(x, u->group);
-    if (u->age) /* it is not new: there was something to predict from */
-        learn(x, u->cell, true);
+    if (u->was != NEW)
+        learn(x, u->was, true);
     u->used = true;
-    u->count = u->count * count_decay + 1;
+    u->count += 1;
     u->age = 1;
     u->cell = cell_of(u);
 }
@@ -213,7 +223,12 @@ static void join_group(struct nextuse *x, uint32_t n, uint16_t group)
 {
     struct use_page *u = &x->page[n];
 
-    *u = (struct use_page){.group = group, .next = x->group[group].first, .prev = NO_PAGE};
+    *u = (struct use_page){.age = AGE_MAX,
+                           .group = group,
+                           .cell = NEW,
+                           .was = NEW,
+                           .next = x->group[group].first,
+                           .prev = NO_PAGE};
     if (u->next != NO_PAGE)
         x->page[u->next].prev = n;
     x->group[group].first = n;
@@ -244,8 +259,6 @@ static void nextuse_loaded(struct policy *p, unsigned frame, struct extent at, e
         demanded(x, &x->page[n]);
         return;
     }
-    if (is_new)
-        x->page[n].age = AGE_MAX;
     x->page[n].cell = GUESSED;
 }
 

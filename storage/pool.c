@@ -53,9 +53,9 @@ struct wishes { /* what a hint asked for; [next, n) is not yet started */
 
 /* How hard a read tries to get a frame. */
 enum claim {
-    CLAIM_GUESS, /* takes no page that is, was lately, or is about to be in demand */
-    CLAIM_SURE,  /* takes no page that is about to be in demand */
-    CLAIM_PIN,   /* takes any that is not pinned */
+    CLAIM_GUESS, /* takes no page that is, was lately, or may soon be in demand */
+    CLAIM_SURE,  /* takes no page that is about to be; one that may soon be if there is no other */
+    CLAIM_PIN,   /* the same, or else any that is not pinned */
 };
 
 struct pool {
@@ -155,26 +155,40 @@ static void frame_becomes(struct pool *p, unsigned f, enum state to)
     shut_bytes(p, f);
 }
 
+/* Idle frames but for these: into MAY_GO, and whether there are any. */
+static bool idle_but(struct pool *p, const enum set *spared, unsigned n)
+{
+    uint64_t any = 0;
+
+    for (unsigned w = 0; w < p->words; w++) {
+        uint64_t may = p->set[IS_IDLE][w];
+
+        for (unsigned i = 0; i < n; i++)
+            may &= ~p->set[spared[i]][w];
+        any |= p->set[MAY_GO][w] = may;
+    }
+    return any;
+}
+
+/* Which frames may be emptied for this claim, into MAY_GO. */
+static bool find_victims(struct pool *p, enum claim how)
+{
+    static const enum set spared[] = {IS_WANTED, IS_ASKED, IS_RECENT};
+
+    if (how == CLAIM_GUESS)
+        return idle_but(p, spared, 3);
+    return idle_but(p, spared, 2) || idle_but(p, spared, 1) ||
+           (how == CLAIM_PIN && idle_but(p, spared, 0));
+}
+
 /* A frame to load into, emptied; NO_FRAME if there is none to be had that way. */
 static unsigned claim(struct pool *p, enum claim how)
 {
     unsigned f = set_first(p, IS_FREE);
-    uint64_t any = 0;
 
     if (f != NO_FRAME)
         return f;
-    for (unsigned w = 0; w < p->words; w++) {
-        uint64_t may = p->set[IS_IDLE][w] & ~p->set[IS_WANTED][w];
-
-        if (how == CLAIM_GUESS)
-            may &= ~(p->set[IS_RECENT][w] | p->set[IS_ASKED][w]);
-        p->set[MAY_GO][w] = may;
-        any |= may;
-    }
-    if (!any && how == CLAIM_PIN)
-        for (unsigned w = 0; w < p->words; w++)
-            any |= p->set[MAY_GO][w] = p->set[IS_IDLE][w];
-    if (any) {
+    if (find_victims(p, how)) {
         f = p->policy->ops->victim(p->policy, p->set[MAY_GO]);
         assert(set_has(p, MAY_GO, f));
         p->stats.evictions++;

@@ -34,7 +34,7 @@ struct bench_command {
     int (*run)(struct bench *b);
 };
 
-extern const struct bench_command bench_kernels, bench_io, bench_report;
+extern const struct bench_command bench_kernels, bench_io, bench_replay, bench_report;
 
 /* Say why it failed; returns exit_code. hint may be NULL. */
 int bench_fail(const struct bench *b, int exit_code, const char *hint, const char *fmt, ...)
