@@ -93,7 +93,7 @@ typedef struct {
     uint32_t ctx_tokens;       /* most positions of a session; 0 = 4096 */
     int n_threads;             /* 0 = one per usable core, or per entry of cpu_list; at most 64 */
     const char *cpu_list;      /* "0-3,8": threads are bound to these; NULL = not bound */
-    int cache_policy;          /* 0 LFRU, 1 LRU */
+    int cache_policy;          /* 0 nextuse, an LFRU that learns its weights; 1 LRU */
     int use_direct_io;         /* 1 */
     int vision;                /* 0; 1: WASTE_E_UNSUPPORTED in this version */
     int verify_records;        /* 1: check the checksum of every expert when it is first used */
@@ -121,7 +121,7 @@ typedef struct {
     const char *io_engine; /* NULL = the best that works: "io_uring", "libaio", "threads", "sync" */
     const char *numeric;   /* NULL = best for this CPU: "f32", "direct", "i16", "i8" */
     const char *cpu_level; /* NULL = best: highest kernel level used, "c", "avx2", "avx512" */
-    const char *policy;    /* NULL = cfg.cache_policy: "lfru", "nextuse", "lru", "s3fifo" */
+    const char *policy;    /* NULL = cfg.cache_policy: "nextuse", "lfru", "lru", "s3fifo" */
     uint32_t io_depth;     /* 0 = chosen: reads in flight */
     uint32_t reserved0;
     const char *route_trace; /* NULL, or a file that gets one line per decode token and MoE layer */

@@ -87,11 +87,11 @@ int wish_of(struct wish *w, const waste_cfg *cfg, const waste_opts *opts, struct
         return err_set(e, ERR_ARG, "lookahead = %d: 0...%d are possible, -1 = chosen",
                        w->opts.lookahead, FORMAT_TOP_K_MAX);
     if (w->cfg.cache_policy < 0 || w->cfg.cache_policy > 1)
-        return err_set(e, ERR_ARG, "cache_policy = %d: 0 (LFRU) or 1 (LRU)", w->cfg.cache_policy);
-    policy = w->opts.policy ? w->opts.policy : w->cfg.cache_policy ? "lru" : "lfru";
+        return err_set(e, ERR_ARG, "cache_policy = %d: 0 (the default) or 1 (LRU)", w->cfg.cache_policy);
+    policy = w->opts.policy ? w->opts.policy : w->cfg.cache_policy ? "lru" : "nextuse";
     w->policy = policy_named(policy);
     if (!w->policy)
-        return err_set(e, ERR_ARG, "policy \"%s\" (lfru, nextuse, lru, s3fifo are known)", policy);
+        return err_set(e, ERR_ARG, "policy \"%s\" (nextuse, lfru, lru, s3fifo are known)", policy);
     if (w->cfg.vision)
         return err_set(e, ERR_UNSUPPORTED, "images are not in this version");
     if (w->opts.cpu_level && cpu_level(&level, w->opts.cpu_level, e))

@@ -24,7 +24,7 @@
 static void insert_fault(waste_ctx *ctx, struct io_fault *f)
 {
     struct pool_config cfg = {
-        .frames = &ctx->frames, .policy = policy_named("lfru"), .depth = ctx->depth, .seed = 1};
+        .frames = &ctx->frames, .policy = policy_named("nextuse"), .depth = ctx->depth, .seed = 1};
     struct err e;
 
     ctx->experts->ops->close(ctx->experts);
