@@ -56,7 +56,7 @@ struct waste_ctx {
     waste_opts opts;
     enum profile profile;
     unsigned n_threads, ctx_tokens, lookahead, depth, n_direct, n_banks;
-    char direct_why[96], arch[64], quant[96];
+    char direct_why[128], arch[64], quant[96];
     struct progress progress;
     struct pressure pressure;
     struct route_trace *trace;
