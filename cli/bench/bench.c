@@ -14,6 +14,7 @@ static const struct bench_command *const commands[] = {
     &bench_kernels,
     &bench_io,
     &bench_replay,
+    &bench_report,
 };
 
 int bench_fail(const struct bench *b, int exit_code, const char *hint, const char *fmt, ...)

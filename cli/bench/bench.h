@@ -36,6 +36,11 @@ struct bench_command {
 
 extern const struct bench_command bench_kernels, bench_io, bench_replay, bench_report;
 
+/* What `report` puts together. Each measures with the options it was given, or the defaults;
+ * returns an exit code. brief: one depth. measure_io reads b->arg[0]. */
+int measure_kernels(struct bench *b);
+int measure_io(struct bench *b, bool brief);
+
 /* Say why it failed; returns exit_code. hint may be NULL. */
 int bench_fail(const struct bench *b, int exit_code, const char *hint, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));

@@ -475,13 +475,15 @@ static bool say_conditions(struct bench *b, const struct bed *bed)
     return fio;
 }
 
-static int run(struct bench *b)
+int measure_io(struct bench *b, bool brief)
 {
     struct bed bed = {.path = NULL};
     struct err e;
     int rc;
 
     set_defaults(b);
+    if (brief)
+        opt.depths = (struct flag_list){{4}, 1};
     if (check_options(&e) || (opt.create_bytes && create_file(b->arg[0], opt.create_bytes, &e)))
         return bench_fail_err(b, &e);
     if (bed_open(&bed, b->arg[0], &e))
@@ -494,6 +496,11 @@ static int run(struct bench *b)
         rc = run_trials(b, &bed, say_conditions(b, &bed));
     bed_close(&bed);
     return rc;
+}
+
+static int run(struct bench *b)
+{
+    return measure_io(b, false);
 }
 
 const struct bench_command bench_io = {

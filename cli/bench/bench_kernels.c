@@ -232,6 +232,8 @@ static void say_assumptions(struct bench *b, const struct kernel_shape *shape)
         "shape %s; one thread, rates per second of its CPU time; ceilings of this core in the "
         "same rounds",
         shape->name);
+    if (b->quick)
+        report_note(&b->report, "quick: samples are too short and data too small to mean anything");
     if (flag_names(opt.families, "encode"))
         report_note(
             &b->report,
@@ -240,7 +242,7 @@ static void say_assumptions(struct bench *b, const struct kernel_shape *shape)
             k3_expert_weights(), HOURS_CORES);
 }
 
-static int run(struct bench *b)
+int measure_kernels(struct bench *b)
 {
     struct kernel_shape shape;
     struct store store = {.base = NULL};
@@ -279,5 +281,5 @@ const struct bench_command bench_kernels = {
     .flags = flags,
     .examples = "  waste-bench kernels --families encode,rvq\n"
                 "  waste-bench kernels --shape k3 --rounds 9 --json >k3.json\n",
-    .run = run,
+    .run = measure_kernels,
 };

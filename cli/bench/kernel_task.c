@@ -289,11 +289,16 @@ static const struct gemv_case {
     uint32_t T;
     bool hot;
 } gemv_cases[] = {
-    {"Q4 hot", FMT_Q4G, 1, true},       {"Q4 from RAM", FMT_Q4G, 1, false},
-    {"Q4 hot", FMT_Q4G, PREFILL, true}, {"Q8 hot", FMT_Q8G, 1, true},
-    {"Q8 from RAM", FMT_Q8G, 1, false}, {"Q8 hot", FMT_Q8G, PREFILL, true},
-    {"Q3 hot", FMT_Q3G, 1, true},       {"Q3 from RAM", FMT_Q3G, 1, false},
-    {"Q3 hot", FMT_Q3G, PREFILL, true}, {"F32 from RAM", FMT_F32, 1, false},
+    {"Q4 hot", FMT_Q4G, 1, true},
+    {"Q4 from RAM", FMT_Q4G, 1, false},
+    {"Q4 16 rows of x", FMT_Q4G, PREFILL, true},
+    {"Q8 hot", FMT_Q8G, 1, true},
+    {"Q8 from RAM", FMT_Q8G, 1, false},
+    {"Q8 16 rows of x", FMT_Q8G, PREFILL, true},
+    {"Q3 hot", FMT_Q3G, 1, true},
+    {"Q3 from RAM", FMT_Q3G, 1, false},
+    {"Q3 16 rows of x", FMT_Q3G, PREFILL, true},
+    {"F32 from RAM", FMT_F32, 1, false},
 };
 
 /* Rows of a query projection (F32: of a router). Slow levels would take minutes for many rows of
@@ -306,14 +311,40 @@ static void make_gemv(struct task *t, const struct making *m, unsigned variant)
     take_tensor(t, m, g->fmt, g->fmt == FMT_F32 ? s->n_experts : s->heads * (s->nope + s->rope),
                 g->hot);
     t->T = g->T;
-    snprintf(t->name, sizeof(t->name), "gemv %s, %u x %u, %u row%s of x", g->name, t->tensor.rows,
-             t->tensor.cols, g->T, g->T > 1 ? "s" : "");
+    snprintf(t->name, sizeof(t->name), "gemv %s, %u x %u", g->name, t->tensor.rows, t->tensor.cols);
     t->fmas = (double)t->tensor.rows * t->tensor.cols * g->T;
     t->unit = g->T > 1 ? "GFLOP/s" : "GB/s of weights";
     t->units = g->T > 1 ? 2 * t->fmas * 1e-9 : (double)t->read_bytes * 1e-9;
     t->a = store_floats(m->store, g->T * align_up(t->tensor.cols, FORMAT_GROUP), -1, 1);
     t->call = call_gemv;
     take_out(t, m->store, (size_t)g->T * t->tensor.rows * sizeof(float));
+}
+
+static void call_axpy_rows(const struct task *t, const struct kernels *k, unsigned copy)
+{
+    struct tensor w = t->tensor;
+
+    w.data = t->data + copy * t->data_bytes;
+    w.scale = scale_of(t, copy);
+    memset(out_of(t, copy), 0, t->out_bytes);
+    k->axpy_rows(out_of(t, copy), t->a, &w, 0, w.rows);
+}
+
+/* The transposed product of absorbed latent attention: one head's key rows of kv_b_proj. */
+static void make_axpy_rows(struct task *t, const struct making *m, unsigned variant)
+{
+    struct tensor *w = &t->tensor;
+
+    (void)variant;
+    *w = tensor_of(FMT_Q4G, m->shape->nope, m->shape->kv_lora);
+    take_matrices(t, m->store, w->rows * w->row_bytes, (size_t)w->rows * w->groups);
+    snprintf(t->name, sizeof(t->name), "gemv Q4 transposed, %u x %u", w->rows, w->cols);
+    t->fmas = (double)w->rows * w->cols;
+    t->unit = "GFLOP/s";
+    t->units = 2 * t->fmas * 1e-9;
+    t->a = store_floats(m->store, w->rows, -1, 1);
+    t->call = call_axpy_rows;
+    take_out(t, m->store, w->cols * sizeof(float));
 }
 
 static void call_delta(const struct task *t, const struct kernels *k, unsigned copy)
@@ -467,6 +498,7 @@ static const struct maker {
     {"encode", 2, make_fit},
     {"rvq", 2 * PROFILES *RVQ_PARTS, make_rvq},
     {"gemv", N_ELEMS(gemv_cases), make_gemv},
+    {"gemv", 1, make_axpy_rows},
     {"delta", 2, make_delta},
     {"attend", 2, make_attend},
     {"vec", N_ELEMS(vec_cases), make_vec},
@@ -479,6 +511,8 @@ bool task_next(struct task *out, struct task_walk *w, struct store *s)
     for (; w->maker < N_ELEMS(makers); w->maker++, w->variant = 0) {
         const struct maker *k = &makers[w->maker];
 
+        if (k->make == make_delta && !w->shape->kda_heads)
+            continue; /* a model without KDA layers */
         if (!flag_names(w->families, k->family) || w->variant == k->variants)
             continue;
         s->used = 0;

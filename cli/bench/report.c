@@ -57,6 +57,12 @@ int report_open(struct report *r, FILE *table, char *const *argv, struct err *e)
     return 0;
 }
 
+void report_table_to(struct report *r, FILE *table)
+{
+    r->table = table;
+    print_provenance(table, json_object_get(r->root, "provenance"));
+}
+
 void report_note(struct report *r, const char *fmt, ...)
 {
     char text[512];

@@ -26,6 +26,9 @@ struct report {
 /* Gathers the provenance and prints it. argv: the command's name first, until NULL. ERR_NOMEM. */
 int report_open(struct report *r, FILE *table, char *const *argv, struct err *e);
 
+/* Tables go here from now on, beginning with the provenance. */
+void report_table_to(struct report *r, FILE *table);
+
 /* A line that belongs to the figures: an assumption, something that was not measured. */
 void report_note(struct report *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
@@ -36,7 +39,7 @@ void report_fact(struct report *r, const char *key, json_t *value);
  * reference; NULL: none). */
 void report_trial(struct report *r, const struct trial *t, json_t *facts);
 
-/* The whole object; borrowed. Call once, after the last trial. */
+/* The whole object; borrowed. After the last trial. */
 json_t *report_end(struct report *r);
 
 void report_release(struct report *r);

@@ -13,19 +13,14 @@ static uint64_t seed, state;
 static void *keep[KEEP_MAX];
 static unsigned n_keep;
 
-int check_run(int argc, char **argv, const char *name, const struct CMUnitTest *tests, size_t n,
-              void (*bench)(void))
+int check_run(int argc, char **argv, const char *name, const struct CMUnitTest *tests, size_t n)
 {
-    bool timed = false;
-
     seed = (uint64_t)time(NULL);
     for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--bench") == 0)
-            timed = true;
-        else if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc)
+        if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc)
             seed = strtoull(argv[++i], NULL, 0);
         else {
-            fprintf(stderr, "usage: %s [--seed N] [--bench]\n", argv[0]);
+            fprintf(stderr, "usage: %s [--seed N]\n", argv[0]);
             return 2;
         }
     }
@@ -39,12 +34,6 @@ int check_run(int argc, char **argv, const char *name, const struct CMUnitTest *
         printf(" %s", k.name);
     }
     printf("\n");
-    if (timed) {
-        if (bench)
-            bench();
-        check_free();
-        return 0;
-    }
     return _cmocka_run_group_tests(name, tests, n, NULL, NULL);
 }
 
@@ -217,12 +206,4 @@ float check_fold(const float *lane, unsigned n)
         for (unsigned l = 0; l < half; l++)
             a[l] = a[l] + a[l + half];
     return a[0];
-}
-
-double check_now_us(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
 }

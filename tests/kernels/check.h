@@ -1,7 +1,7 @@
 /* tests/kernels/check.h - every level of this machine against the C reference, bit for bit.
  *
- * Inputs come from one seed, printed at the start and taken back with --seed N. --bench times the
- * calls on the shapes of Kimi-Linear and asserts nothing.
+ * Inputs come from one seed, printed at the start and taken back with --seed N. `waste-bench
+ * kernels` times the same functions.
  */
 #ifndef TESTS_KERNELS_CHECK_H
 #define TESTS_KERNELS_CHECK_H
@@ -25,9 +25,7 @@ enum fill {
     FILLS,
 };
 
-/* Run the tests, or with --bench the bench. */
-int check_run(int argc, char **argv, const char *name, const struct CMUnitTest *tests, size_t n,
-              void (*bench)(void));
+int check_run(int argc, char **argv, const char *name, const struct CMUnitTest *tests, size_t n);
 
 /* The i-th level, 0 being "c"; false beyond the last one this machine has. */
 bool check_level(unsigned i, enum profile profile, struct kernels *k);
@@ -56,25 +54,5 @@ int check_code(const struct tensor *w, uint32_t r, uint32_t c);
 
 /* Additions in the order of the contract, spelled out once more. */
 float check_fold(const float *lane, unsigned n);
-
-double check_now_us(void);
-
-/* Best of seven, in microseconds per call. */
-#define CHECK_TIME(what, level, call)                                                              \
-    do {                                                                                           \
-        double best_ = 1e30;                                                                       \
-                                                                                                   \
-        for (unsigned run_ = 0; run_ < 7; run_++) {                                                \
-            double t0_ = check_now_us(), t_;                                                       \
-            unsigned n_ = 0;                                                                       \
-                                                                                                   \
-            do {                                                                                   \
-                call;                                                                              \
-                n_++;                                                                              \
-            } while ((t_ = check_now_us() - t0_) < 3000);                                          \
-            best_ = t_ / n_ < best_ ? t_ / n_ : best_;                                             \
-        }                                                                                          \
-        printf("%-40s %-7s %10.2f us\n", what, level, best_);                                      \
-    } while (0)
 
 #endif

@@ -246,51 +246,6 @@ static void the_largest_magnitude_is_found_wherever_it_is(void **unused)
         }
 }
 
-/* Rows of K3's gate, and what a whole K3 would take at this speed: 82,432 experts of 33 M weights.
- */
-static void bench(void)
-{
-    enum { ROWS = 4, COLS = 3584, N = COLS / 8 };
-    static const struct {
-        const char *name;
-        uint32_t stages, entries;
-    } shape[] = {{"3x256", 3, 256}, {"2x256", 2, 256}, {"4x64", 4, 64}};
-    const double k3 = 82432.0 * 3 * 3072 * 3584;
-    float *w = check_new(ROWS * COLS * sizeof(float)), *d2 = check_new(ROWS * N * sizeof(float));
-    uint8_t *index = check_new(STAGES_MAX * N);
-    struct kernels k;
-
-    check_fill(w, ROWS * COLS, FILL_PLAIN);
-    for (unsigned s = 0; s < N_ELEMS(shape); s++) {
-        struct assign_book b[STAGES_MAX];
-        double c_us = 0;
-
-        for (uint32_t i = 0; i < shape[s].stages; i++)
-            b[i] = random_book(shape[s].entries, FILL_PLAIN);
-        for (unsigned i = 0; check_level(i, PROFILE_F32, &k); i++) {
-            double best = 1e30;
-
-            for (unsigned run = 0; run < 15; run++) {
-                double t0 = check_now_us(), t;
-
-                for (uint32_t r = 0; r < ROWS; r++)
-                    k.assign_stages(index, N, w + r * COLS, k.largest(w + r * COLS, COLS), N, b,
-                                    shape[s].stages);
-                t = check_now_us() - t0;
-                best = t < best ? t : best;
-            }
-            c_us = i ? c_us : best;
-            printf("encode %-6s %-7s %8.2f M weights/s a core, %5.1fx C, K3 on 16 cores: %.2f h\n",
-                   shape[s].name, k.name, ROWS * COLS / best, c_us / best,
-                   k3 / (ROWS * COLS / best * 1e6) / 16 / 3600);
-        }
-    }
-    for (unsigned i = 0; check_level(i, PROFILE_F32, &k); i++) {
-        CHECK_TIME("distances of 1792 vectors", k.name, k.assign_closer(d2, w, w + 8, ROWS * N));
-        CHECK_TIME("largest of 3584", k.name, d2[0] = k.largest(w, COLS));
-    }
-}
-
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -302,5 +257,5 @@ int main(int argc, char **argv)
         cmocka_unit_test(the_largest_magnitude_is_found_wherever_it_is),
     };
 
-    return check_run(argc, argv, "check_assign", tests, N_ELEMS(tests), bench);
+    return check_run(argc, argv, "check_assign", tests, N_ELEMS(tests));
 }

@@ -191,23 +191,6 @@ static void keys_beyond_the_last_do_not_matter(void **unused)
         }
 }
 
-static void bench(void)
-{
-    struct kernels k;
-
-    for (unsigned i = 0; check_level(i, PROFILE_F32, &k); i++) {
-        float *keys = random_keys(4096, 576, 576, FILL_PLAIN), *q = random_query(576, FILL_PLAIN);
-        float *out = check_new(512 * sizeof(float));
-        float *scratch = check_new(attend_scratch_floats(512) * sizeof(float));
-
-        CHECK_TIME("attend 1 head, 256 keys 576/512", k.name,
-                   k.attend(out, q, keys, 576, 256, 576, 512, 0.07f, scratch));
-        CHECK_TIME("attend 1 head, 4096 keys 576/512", k.name,
-                   k.attend(out, q, keys, 576, 4096, 576, 512, 0.07f, scratch));
-        check_free();
-    }
-}
-
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -218,5 +201,5 @@ int main(int argc, char **argv)
         cmocka_unit_test(keys_beyond_the_last_do_not_matter),
     };
 
-    return check_run(argc, argv, "check_attend", tests, N_ELEMS(tests), bench);
+    return check_run(argc, argv, "check_attend", tests, N_ELEMS(tests));
 }

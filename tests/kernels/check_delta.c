@@ -166,25 +166,6 @@ static void a_repeated_key_recalls_its_value(void **unused)
     }
 }
 
-static void bench(void)
-{
-    static const struct delta_shape shape = {32, 128, 128};
-    struct kernels k;
-
-    for (unsigned i = 0; check_level(i, PROFILE_F32, &k); i++) {
-        struct delta_case c = random_case(&shape, 16, FILL_PLAIN);
-        float *o = check_new(c.values * sizeof(float)), *to = check_new(c.state * sizeof(float));
-
-        for (size_t n = 0; n < c.keys; n++)
-            c.d[n] = 0.5f + 0.5f * c.d[n];
-        CHECK_TIME("delta 32 heads 128x128, T = 1", k.name,
-                   call(&k, &c, o, to, c.from, 0, 1, 0, 32));
-        CHECK_TIME("delta 32 heads 128x128, T = 16", k.name,
-                   call(&k, &c, o, to, c.from, 0, 16, 0, 32));
-        check_free();
-    }
-}
-
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -194,5 +175,5 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_repeated_key_recalls_its_value),
     };
 
-    return check_run(argc, argv, "check_delta", tests, N_ELEMS(tests), bench);
+    return check_run(argc, argv, "check_delta", tests, N_ELEMS(tests));
 }

@@ -140,42 +140,6 @@ static void transposed_products_match_their_definition(void **unused)
             }
 }
 
-static void bench(void)
-{
-    static const struct {
-        const char *name;
-        int fmt;
-        uint32_t rows, cols, T;
-    } shape[] = {
-        {"q_proj 4096x2304 Q4G", FMT_Q4G, 4096, 2304, 1},
-        {"q_proj 4096x2304 Q4G, T = 16", FMT_Q4G, 4096, 2304, 16},
-        {"q_proj 4096x2304 Q3G", FMT_Q3G, 4096, 2304, 1},
-        {"lm_head 16384 of 163840 x2304 Q8G", FMT_Q8G, 16384, 2304, 1},
-        {"lm_head 4096 of 163840 x2304 Q8G, T = 16", FMT_Q8G, 4096, 2304, 16},
-        {"F32 256x2304", FMT_F32, 256, 2304, 1},
-    };
-    struct kernels k;
-
-    for (unsigned s = 0; s < N_ELEMS(shape); s++) {
-        const uint32_t T = shape[s].T, rows = shape[s].rows, cols = shape[s].cols;
-        struct tensor w = check_tensor(shape[s].fmt, rows, cols, CODES_RANDOM, 0x1400, 0x2fff);
-        float *x = check_new((size_t)T * cols * sizeof(float));
-        float *y = check_new((size_t)T * rows * sizeof(float));
-
-        check_fill(x, (size_t)T * cols, FILL_PLAIN);
-        for (unsigned i = 0; check_level(i, PROFILE_F32, &k); i++)
-            CHECK_TIME(shape[s].name, k.name, k.gemv(y, rows, x, cols, T, &w, 0, rows));
-        check_free();
-    }
-    for (unsigned i = 0; check_level(i, PROFILE_F32, &k); i++) {
-        struct tensor w = check_tensor(FMT_Q4G, 128, 512, CODES_RANDOM, 0x1400, 0x2fff);
-        float x[128], y[512] = {0};
-
-        check_fill(x, 128, FILL_PLAIN);
-        CHECK_TIME("axpy_rows 128x512 Q4G", k.name, k.axpy_rows(y, x, &w, 0, 128));
-    }
-}
-
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -184,5 +148,5 @@ int main(int argc, char **argv)
         cmocka_unit_test(transposed_products_match_their_definition),
     };
 
-    return check_run(argc, argv, "check_gemv", tests, N_ELEMS(tests), bench);
+    return check_run(argc, argv, "check_gemv", tests, N_ELEMS(tests));
 }

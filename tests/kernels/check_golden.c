@@ -296,5 +296,5 @@ int main(int argc, char **argv)
         cmocka_unit_test(gates_have_their_published_values),
     };
 
-    return check_run(argc, argv, "check_golden", tests, N_ELEMS(tests), NULL);
+    return check_run(argc, argv, "check_golden", tests, N_ELEMS(tests));
 }

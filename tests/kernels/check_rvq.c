@@ -250,38 +250,6 @@ static void tiny_blocks_match(void **unused)
     }
 }
 
-static void bench(void)
-{
-    static const struct {
-        const char *name;
-        struct rvq_shape shape;
-    } shape[] = {
-        {"gate 1024x2304 3x256", {1024, 2304, 3, 256, 3}},
-        {"gate 1024x2304 4x64", {1024, 2304, 4, 64, 3}},
-        {"down 2304x1024 3x256", {2304, 1024, 3, 256, 3}},
-    };
-    struct kernels k;
-
-    for (unsigned s = 0; s < N_ELEMS(shape); s++) {
-        struct rvq_case c = random_case(&shape[s].shape, FILL_PLAIN, CODES_RANDOM);
-        float *y = check_new(c.shape.rows * sizeof(float));
-
-        for (unsigned p = 0; p < PROFILES; p++)
-            for (unsigned i = 0; check_level(i, (enum profile)p, &k); i++) {
-                void *prepared = check_new(k.rvq_prepared_bytes(&c.shape));
-                char what[64];
-
-                snprintf(what, sizeof(what), "%s %s prepare", shape[s].name, profile_name(p));
-                CHECK_TIME(what, k.name,
-                           k.rvq_prepare(prepared, c.x, c.codebook, &c.shape, 0, c.shape.cols / 8));
-                snprintf(what, sizeof(what), "%s %s rows", shape[s].name, profile_name(p));
-                CHECK_TIME(what, k.name,
-                           k.rvq_rows(y, prepared, c.index, c.scale, &c.shape, 0, c.shape.rows));
-            }
-        check_free();
-    }
-}
-
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -292,5 +260,5 @@ int main(int argc, char **argv)
         cmocka_unit_test(tiny_blocks_match),
     };
 
-    return check_run(argc, argv, "check_rvq", tests, N_ELEMS(tests), bench);
+    return check_run(argc, argv, "check_rvq", tests, N_ELEMS(tests));
 }

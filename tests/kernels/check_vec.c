@@ -281,29 +281,6 @@ static void convolution_matches_its_definition(void **unused)
             }
 }
 
-static void bench(void)
-{
-    enum { N = 4096 };
-    float *a = check_new(N * 4 * sizeof(float)), *b = check_new(N * 4 * sizeof(float));
-    float *y = check_new(N * sizeof(float));
-    volatile float sink;
-    struct kernels k;
-
-    check_fill(a, N * 4, FILL_PLAIN);
-    check_fill(b, N * 4, FILL_PLAIN);
-    for (unsigned i = 0; check_level(i, PROFILE_F32, &k); i++) {
-        CHECK_TIME("dot 4096", k.name, sink = k.dot(a, b, N));
-        CHECK_TIME("rmsnorm 2304", k.name, k.rmsnorm(y, a, b, 2304, 1e-5f));
-        CHECK_TIME("silu_mul 1024", k.name, k.silu_mul(y, a, b, 1024));
-        CHECK_TIME("silu_mul 1024 in place", k.name, k.silu_mul(y, y, b, 1024));
-        CHECK_TIME("situ_mul 1024", k.name, k.situ_mul(y, a, b, 1024, 4, 25));
-        CHECK_TIME("conv_silu 4096 taps 4", k.name, k.conv_silu(y, a, b, b, N, 4));
-        CHECK_TIME("decay 4096", k.name, k.decay(y, a, b, 1, 0, N));
-        CHECK_TIME("axpy 2304", k.name, k.axpy(y, 0.1f, a, 2304));
-    }
-    (void)sink;
-}
-
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -315,5 +292,5 @@ int main(int argc, char **argv)
         cmocka_unit_test(convolution_matches_its_definition),
     };
 
-    return check_run(argc, argv, "check_vec", tests, N_ELEMS(tests), bench);
+    return check_run(argc, argv, "check_vec", tests, N_ELEMS(tests));
 }
