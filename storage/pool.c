@@ -32,6 +32,8 @@ struct frame {
     bool guessed;   /* a guess made us read it */
     bool fresh;     /* not pinned since it was read */
     bool forgotten; /* dropped under another pin: out of the index, leaves with the last pin */
+    bool on_trial;  /* a guess, and its hint still stands */
+    uint64_t ahead; /* the sure hint it was read for, until it is pinned */
 };
 
 /* Frame sets, one bit per frame. The first two follow from the frames' states and are kept so
@@ -42,7 +44,7 @@ enum set {
     IS_WANTED, /* a sure hint or a pin waits for it */
     IS_RECENT, /* pinned since the last sure hint */
     IS_ASKED,  /* on the last guess list */
-    MAY_GO,    /* scratch, for the policy */
+    MAY_GO,    /* scratch */
     SETS
 };
 
@@ -72,6 +74,11 @@ struct pool {
     unsigned n_batch;
     unsigned n_failed;
     struct wishes sure, guess;
+    uint64_t n_hints;          /* sure ones */
+    unsigned n_sure, n_ahead;  /* of the last one: pages named; read or begun and not pinned */
+    unsigned n_tried, n_right; /* guesses since the last verdict */
+    uint64_t n_refused;        /* since guesses are refused; 0: they are not */
+    uint64_t flight_from_ns;   /* since when there are reads in flight, if there are any */
     struct pool_stats stats;
 };
 
@@ -125,6 +132,33 @@ static void spoil_bytes(struct pool *p, unsigned f)
 #endif
 }
 
+static uint64_t clock_ns(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+/* The verdict on one guess, and from time to time on guessing. */
+static void end_trial(struct pool *p, struct frame *x, bool right)
+{
+    if (!x->on_trial)
+        return;
+    x->on_trial = false;
+    p->n_right += right;
+    if (++p->n_tried < POOL_TRIAL)
+        return;
+    p->n_refused = p->n_right < POOL_TRIAL / 4;
+    p->n_tried = p->n_right = 0;
+}
+
+static void not_ahead(struct pool *p, struct frame *x)
+{
+    p->n_ahead -= x->ahead && x->ahead == p->n_hints;
+    x->ahead = 0;
+}
+
 /* The only place where a frame's state changes. */
 static void frame_becomes(struct pool *p, unsigned f, enum state to)
 {
@@ -143,6 +177,12 @@ static void frame_becomes(struct pool *p, unsigned f, enum state to)
         return;
     }
     if (to == FREE) {
+        not_ahead(p, x);
+        if (from == READY) {
+            p->stats.wasted += x->guessed && x->fresh;
+            end_trial(p, x, false);
+        }
+        x->on_trial = false;
         if (!x->forgotten)
             page_index_remove(&p->index, x->read.at);
         x->forgotten = false;
@@ -213,8 +253,12 @@ static bool load(struct pool *p, struct extent at, enum claim how)
         return false;
     x = &p->frame[f];
     x->read = (struct io_read){.at = at, .dst = frame_at(p->frames, f)};
-    x->guessed = kind == HINT_GUESS;
+    x->guessed = x->on_trial = kind == HINT_GUESS;
     x->fresh = true;
+    if (kind == HINT_SURE) {
+        x->ahead = p->n_hints;
+        p->n_ahead += p->n_hints != 0;
+    }
     frame_becomes(p, f, LOADING);
     set_put(p, kind == HINT_GUESS ? IS_ASKED : IS_WANTED, f, true);
     p->policy->ops->loaded(p->policy, f, at, kind);
@@ -241,6 +285,8 @@ static bool submit_batch(struct pool *p)
     p->n_batch = 0;
     if (n)
         taken = p->io->ops->submit(p->io, p->batch, n);
+    if (taken && !p->in_flight)
+        p->flight_from_ns = clock_ns();
     p->in_flight += taken;
     for (unsigned i = taken; i < n; i++)
         frame_becomes(p, frame_of(p, p->batch[i]), FREE);
@@ -249,9 +295,20 @@ static bool submit_batch(struct pool *p)
     return taken == n;
 }
 
+/* Pages that a sure hint may have in frames before they are pinned. */
+static unsigned ahead_max(const struct pool *p)
+{
+    unsigned share = p->n / 8, queue = 4 * p->depth;
+
+    if (p->n_sure <= p->n / 4)
+        return p->n;
+    return share > queue ? share : queue;
+}
+
 static void start_wishes(struct pool *p, struct wishes *w, enum claim how)
 {
-    while (w->next < w->n && queue_has_room(p)) {
+    while (w->next < w->n && queue_has_room(p) &&
+           (how == CLAIM_GUESS || p->n_ahead < ahead_max(p))) {
         unsigned f = page_index_find(&p->index, w->want[w->next]);
 
         if (f != NO_FRAME)
@@ -280,15 +337,18 @@ static void landed(struct pool *p, struct io_read *r)
     unsigned f = frame_of(p, r);
     struct frame *x = &p->frame[f];
 
-    p->in_flight--;
+    if (!--p->in_flight)
+        p->stats.flight_ns += clock_ns() - p->flight_from_ns;
     if (r->status) {
         /* A guess that fails has cost nothing yet: whoever needs the page reads it again. */
         frame_becomes(p, f, set_has(p, IS_WANTED, f) ? FAILED : FREE);
         return;
     }
     p->stats.bytes += r->at.length;
-    if (x->guessed)
+    if (x->guessed) {
         p->stats.bytes_guess += r->at.length;
+        p->stats.guesses++;
+    }
     frame_becomes(p, f, READY);
 }
 
@@ -307,12 +367,12 @@ static void collect(struct pool *p, bool wait)
 
 static void collect_timed(struct pool *p)
 {
-    struct timespec t0, t1;
+    uint64_t from = clock_ns();
 
-    clock_gettime(CLOCK_MONOTONIC, &t0);
+    if (!p->in_flight)
+        return;
     collect(p, true);
-    clock_gettime(CLOCK_MONOTONIC, &t1);
-    p->stats.wait_ns += (uint64_t)((t1.tv_sec - t0.tv_sec) * 1000000000 + t1.tv_nsec - t0.tv_nsec);
+    p->stats.wait_ns += clock_ns() - from;
 }
 
 static bool pool_alloc(struct pool *p)
@@ -386,6 +446,10 @@ static void hint_sure(struct pool *p, const struct extent *want, unsigned n)
     set_clear(p, IS_WANTED);
     set_clear(p, IS_RECENT);
     p->sure.next = p->sure.n = 0;
+    p->guess.next = p->guess.n = 0;
+    p->n_hints++;
+    p->n_sure = n;
+    p->n_ahead = 0;
     for (unsigned i = 0; i < n; i++) {
         unsigned f = page_index_find(&p->index, want[i]);
 
@@ -399,10 +463,37 @@ static void hint_sure(struct pool *p, const struct extent *want, unsigned n)
             frame_becomes(p, f, FREE); /* nobody will ask how it went */
 }
 
+/* Of the guess list before this one, in `before`: which that it had read were right? */
+static void judge_guesses(struct pool *p, enum set before)
+{
+    for (unsigned w = 0; w < p->words; w++)
+        for (uint64_t bits = p->set[before][w] & ~p->set[IS_ASKED][w]; bits; bits &= bits - 1) {
+            unsigned f = w * 64 + (unsigned)__builtin_ctzll(bits);
+
+            end_trial(p, &p->frame[f], !p->frame[f].fresh || set_has(p, IS_WANTED, f));
+        }
+}
+
+static bool refuse_guesses(struct pool *p, unsigned n)
+{
+    if (!p->n_refused)
+        return false;
+    p->stats.refused += n;
+    p->n_refused += n;
+    if (p->n_refused > POOL_REFUSED) {
+        p->n_refused = 0;
+        p->n_tried = POOL_TRIAL / 2; /* a short trial: it needs a quarter of the whole */
+    }
+    return true;
+}
+
 static void hint_guess(struct pool *p, const struct extent *want, unsigned n)
 {
+    memcpy(p->set[MAY_GO], p->set[IS_ASKED], p->words * sizeof(uint64_t));
     set_clear(p, IS_ASKED);
     p->guess.next = p->guess.n = 0;
+    if (refuse_guesses(p, n))
+        n = 0;
     for (unsigned i = 0; i < n && p->guess.n < POOL_HINT_MAX; i++) {
         unsigned f = page_index_find(&p->index, want[i]);
 
@@ -411,6 +502,7 @@ static void hint_guess(struct pool *p, const struct extent *want, unsigned n)
         else if (want[i].length <= p->frames->frame_bytes)
             p->guess.want[p->guess.n++] = want[i];
     }
+    judge_guesses(p, MAY_GO);
 }
 
 void pool_hint(struct pool *p, const struct extent *want, unsigned n, enum hint kind)
@@ -435,7 +527,7 @@ static void forget_wish(struct pool *p, struct extent at)
     w->n = kept;
 }
 
-static void pin_frame(struct pool *p, unsigned f, struct page *out)
+static void pin_frame(struct pool *p, unsigned f, bool waited, struct page *out)
 {
     struct frame *x = &p->frame[f];
 
@@ -443,12 +535,16 @@ static void pin_frame(struct pool *p, unsigned f, struct page *out)
         set_put(p, IS_IDLE, f, false);
         open_bytes(p, f);
     }
-    if (!x->fresh)
+    if (!x->fresh) {
         p->stats.hits_resident++;
-    else if (x->guessed)
+    } else if (x->guessed) {
         p->stats.hits_guess++;
-    else
+        p->stats.late_guess += waited;
+    } else {
         p->stats.misses++;
+        p->stats.late_miss += waited;
+    }
+    not_ahead(p, x);
     if (!x->fresh || x->guessed) /* a demanded page was counted by its load */
         p->policy->ops->used(p->policy, f);
     set_put(p, IS_WANTED, f, false);
@@ -520,6 +616,7 @@ static bool all_begun(const struct pool *p, const struct extent *want, unsigned 
 int pool_pin_any(struct pool *p, const struct extent *want, unsigned n, unsigned *which,
                  struct page *out, struct err *e)
 {
+    bool waited = false;
     unsigned f;
 
     assert(n);
@@ -531,7 +628,7 @@ int pool_pin_any(struct pool *p, const struct extent *want, unsigned n, unsigned
     for (;;) {
         f = first_in_state(p, want, n, READY, which);
         if (f != NO_FRAME) {
-            pin_frame(p, f, out);
+            pin_frame(p, f, waited, out);
             pump(p); /* keep the disk busy while the caller computes */
             return 0;
         }
@@ -543,6 +640,7 @@ int pool_pin_any(struct pool *p, const struct extent *want, unsigned n, unsigned
         if (all_begun(p, want, n))
             pump(p);
         collect_timed(p);
+        waited = true;
     }
 }
 
@@ -649,6 +747,8 @@ void pool_purge(struct pool *p)
 void pool_get_stats(const struct pool *p, struct pool_stats *out)
 {
     *out = p->stats;
+    if (p->in_flight)
+        out->flight_ns += clock_ns() - p->flight_from_ns;
 }
 
 unsigned pool_frames(const struct pool *p)

@@ -24,7 +24,11 @@ struct frames;
 struct io;
 struct pool;
 
-enum { POOL_HINT_MAX = 1024 }; /* wishes kept of one kind; later ones are dropped */
+enum {
+    POOL_HINT_MAX = 1024, /* wishes kept of one kind; later ones are dropped */
+    POOL_TRIAL = 128,
+    POOL_REFUSED = 4096,
+};
 
 struct pool_config {
     struct io *io;         /* borrowed; depth as below; arena: the frames, or NULL */
@@ -35,13 +39,21 @@ struct pool_config {
     struct policy_known known; /* for the policy; all zero where nothing is */
 };
 
-struct pool_stats {         /* counters since open */
+/* Counters since open. Every pin is in one of the first three; every guess that was read is a hit,
+ * wasted, or still in memory and not pinned. */
+struct pool_stats {
     uint64_t hits_resident; /* pins of a page that was in memory, and already demanded before */
     uint64_t hits_guess;    /* first pins of a page that a guess had read or begun to read */
     uint64_t misses;        /* first pins of a page read because it was demanded */
-    uint64_t bytes;         /* completed reads, guesses included */
-    uint64_t bytes_guess;   /* of those, read for guesses */
-    uint64_t wait_ns;       /* time pins spent waiting for completions */
+    uint64_t late_guess;    /* of hits_guess: the pin had to wait for the rest of the read */
+    uint64_t late_miss;   /* of misses: the same; the others were read in time after a sure hint */
+    uint64_t guesses;     /* reads that completed and were begun for a guess */
+    uint64_t wasted;      /* of those, pages that left without a pin */
+    uint64_t refused;     /* guesses not wanted while guessing was found useless */
+    uint64_t bytes;       /* completed reads, guesses included */
+    uint64_t bytes_guess; /* of those, read for guesses */
+    uint64_t wait_ns;     /* exposed: time pins spent waiting for completions */
+    uint64_t flight_ns;   /* time with reads in flight, as our calls saw it; less wait_ns: hidden */
     uint64_t evictions;
 };
 
@@ -55,8 +67,15 @@ int pool_open(struct pool **out, const struct pool_config *cfg, struct err *e);
 void pool_close(struct pool *p); /* waits for reads in flight; NULL-safe; nothing may be pinned */
 
 /* Say what comes next. Never blocks, never fails: reads start now, or as frames and queue allow,
- * every sure one before any guess. Replaces the last hint of its kind. A page larger than a frame
- * is left out. */
+ * every sure one before any guess. Replaces the last hint of its kind; a sure hint also ends what
+ * was guessed and not begun, which it has proven right or wrong. A page larger than a frame is left
+ * out.
+ *
+ * A sure hint for more than a quarter of the pool streams through: few of its pages are read ahead
+ * of their pins, so that what the pool holds is not driven out by a window of pages used once.
+ *
+ * Guesses are on trial: when fewer than a quarter of the last POOL_TRIAL were demanded while their
+ * hint stood, guesses are refused; after POOL_REFUSED of them, a few are tried again. */
 void pool_hint(struct pool *p, const struct extent *want, unsigned n, enum hint kind);
 
 /* Pin whichever of these n >= 1 pages is ready first, reading and waiting if none is; *which says

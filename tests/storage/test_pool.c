@@ -44,17 +44,27 @@ static struct extent extent_nth(unsigned i)
     return (struct extent){.offset = (uint64_t)i * PAGE_BYTES, .length = PAGE_BYTES, .file = i % 3};
 }
 
-static void open_with(struct fixture *f, unsigned n_frames, unsigned depth,
-                      const struct policy_ops *policy)
+static void open_known(struct fixture *f, unsigned n_frames, unsigned depth,
+                       const struct policy_ops *policy, const struct policy_known *known)
 {
-    struct pool_config cfg = {
-        .io = &f->script.io, .frames = &f->frames, .policy = policy, .depth = depth, .seed = 1};
+    struct pool_config cfg = {.io = &f->script.io,
+                              .frames = &f->frames,
+                              .policy = policy,
+                              .depth = depth,
+                              .seed = 1,
+                              .known = *known};
     struct err e;
 
     mem_init(&f->mem, 0);
     io_script_init(&f->script, depth, 1);
     assert_int_equal(frames_open(&f->frames, &f->mem, PAGE_BYTES, n_frames, &e), 0);
     assert_int_equal(pool_open(&f->pool, &cfg, &e), 0);
+}
+
+static void open_with(struct fixture *f, unsigned n_frames, unsigned depth,
+                      const struct policy_ops *policy)
+{
+    open_known(f, n_frames, depth, policy, &(struct policy_known){.n_files = 3});
 }
 
 static void open_pool(struct fixture *f, unsigned n_frames, unsigned depth)
@@ -95,6 +105,25 @@ static void hint(struct fixture *f, enum hint kind, unsigned from, unsigned to)
     for (unsigned i = from; i < to; i++)
         want[i - from] = extent_nth(i);
     pool_hint(f->pool, want, to - from, kind);
+}
+
+/* A layer of a pass: pages [from, to) of file `layer`, a sure hint for all, then pins. */
+static void use_layer(struct fixture *f, unsigned layer, unsigned from, unsigned to)
+{
+    struct extent want[POOL_HINT_MAX];
+    unsigned n = to - from, which;
+
+    for (unsigned i = 0; i < n; i++)
+        want[i] = extent_nth((from + i) * 3 + layer);
+    pool_hint(f->pool, want, n, HINT_SURE);
+    while (n) {
+        struct page page;
+        struct err e;
+
+        assert_int_equal(pool_pin_any(f->pool, want, n, &which, &page, &e), 0);
+        pool_unpin(f->pool, &page);
+        want[which] = want[--n];
+    }
 }
 
 /* Whether this read, counted from 0, was of page i. */
@@ -247,11 +276,12 @@ static void no_guess_starts_while_a_sure_read_waits_for_the_queue(void **state)
     hint(&f, HINT_GUESS, 10, 11);
     hint(&f, HINT_GUESS, 10, 13); /* 11 fills the queue, 12 waits */
     assert_int_equal(f.script.n_reads, 2);
-    hint(&f, HINT_SURE, 0, 3);
+    hint(&f, HINT_SURE, 0, 3); /* and 12 is forgotten */
+    hint(&f, HINT_GUESS, 20, 21);
     assert_int_equal(f.script.n_reads, 2);
     io_script_finish(&f.script, extent_nth(10));
     use(&f, 10);
-    assert_true(read_was(&f, 2, 0)); /* sure before the guess that was there first */
+    assert_true(read_was(&f, 2, 0)); /* sure before guesses */
     io_script_finish(&f.script, extent_nth(11));
     use(&f, 11);
     assert_true(read_was(&f, 3, 1));
@@ -259,7 +289,8 @@ static void no_guess_starts_while_a_sure_read_waits_for_the_queue(void **state)
     use(&f, 0); /* waits; then there is room for the last sure one */
     assert_true(read_was(&f, 4, 2));
     use(&f, 1);
-    assert_true(read_was(&f, 5, 12));
+    assert_true(read_was(&f, 5, 20));
+    assert_false(resident(&f, 12));
     close_pool(&f);
 }
 
@@ -712,16 +743,15 @@ static void hints_beyond_the_bound_are_dropped(void **state)
     struct fixture f;
 
     (void)state;
-    open_pool(&f, POOL_HINT_MAX + 8, 64);
+    open_pool(&f, 4 * (POOL_HINT_MAX + 8), 64);
     for (enum hint kind = HINT_SURE; kind <= HINT_GUESS; kind++) {
-        enum hint other = kind == HINT_SURE ? HINT_GUESS : HINT_SURE;
         unsigned before = f.script.n_reads;
 
         pool_purge(f.pool);
         hint(&f, kind, 0, POOL_HINT_MAX + 8);
         for (unsigned i = 0; i < 100; i++)
-            hint(&f, other, 0, 0); /* collects, starts more */
-        assert_int_equal(f.script.n_reads - before, POOL_HINT_MAX);
+            use(&f, POOL_HINT_MAX + 8); /* collects, starts more */
+        assert_int_equal(f.script.n_reads - before, POOL_HINT_MAX + 1);
     }
     close_pool(&f);
 }
@@ -837,6 +867,116 @@ static void an_engine_that_takes_nothing_is_an_error_and_no_endless_loop(void **
     f.script.depth = 2;
     use(&f, 0);
     close_pool(&f);
+}
+
+/* Every pin is in one bucket, early or late; every guess that was read is used, wasted or there. */
+static void pins_and_guesses_are_told_apart(void **state)
+{
+    struct fixture f;
+    struct pool_stats s;
+
+    (void)state;
+    open_pool(&f, 4, 8);
+    f.script.held = true;
+    hint(&f, HINT_SURE, 0, 2);
+    hint(&f, HINT_GUESS, 2, 4);
+    io_script_finish(&f.script, extent_nth(0));
+    io_script_finish(&f.script, extent_nth(2));
+    use(&f, 0); /* read in time */
+    use(&f, 1); /* waited for */
+    use(&f, 2); /* a guess, in time */
+    use(&f, 3); /* a guess, late */
+    use(&f, 3);
+    use(&f, 9); /* nobody had asked */
+    pool_get_stats(f.pool, &s);
+    assert_int_equal(s.misses, 3);
+    assert_int_equal(s.late_miss, 2);
+    assert_int_equal(s.hits_guess, 2);
+    assert_int_equal(s.late_guess, 1);
+    assert_int_equal(s.hits_resident, 1);
+    assert_int_equal(s.guesses, 2);
+    assert_int_equal(s.wasted, 0);
+    hint(&f, HINT_SURE, 0, 0);
+    hint(&f, HINT_GUESS, 20, 23);
+    for (unsigned i = 20; i < 23; i++)
+        assert_true(io_script_finish(&f.script, extent_nth(i)));
+    use(&f, 20);
+    pool_purge(f.pool);
+    pool_get_stats(f.pool, &s);
+    assert_int_equal(s.guesses, 5);
+    assert_int_equal(s.hits_guess, 3);
+    assert_int_equal(s.wasted, 2);
+    assert_true(s.wait_ns <= s.flight_ns);
+    close_pool(&f);
+}
+
+/* One layer and the guesses for the next, of which `right` of 4 are right; returns the reads that
+ * guessing began. Pages are always new. */
+static unsigned guess_round(struct fixture *f, unsigned right)
+{
+    static unsigned page = 1000;
+    unsigned before = f->script.n_reads, began;
+
+    hint(f, HINT_GUESS, page, page + 4);
+    began = f->script.n_reads - before;
+    hint(f, HINT_SURE, page + 4 - right, page + 8 - right);
+    for (unsigned i = 0; i < 4; i++)
+        use(f, page + 4 - right + i);
+    page += 8;
+    return began;
+}
+
+static void useless_guessing_switches_itself_off_and_tries_again(void **state)
+{
+    struct fixture f;
+    struct pool_stats s;
+    unsigned rounds = 0;
+
+    (void)state;
+    open_pool(&f, 64, 16);
+    for (unsigned i = 0; i < 500; i++)
+        assert_int_equal(guess_round(&f, 1), 4); /* a quarter is right: worth it */
+    pool_get_stats(f.pool, &s);
+    assert_int_equal(s.refused, 0);
+    while (guess_round(&f, 0))
+        rounds++;
+    assert_in_range(rounds, 1, POOL_TRIAL / 4); /* the verdict comes every POOL_TRIAL guesses */
+    pool_get_stats(f.pool, &s);
+    assert_int_equal(s.refused, 4);
+    for (rounds = 1; !guess_round(&f, 4); rounds++) /* they would be right by now, unseen */
+        ;
+    assert_int_equal(rounds, POOL_REFUSED / 4);
+    for (unsigned i = 0; i < 500; i++)
+        assert_int_equal(guess_round(&f, 4), 4); /* and the trial is passed */
+    close_pool(&f);
+}
+
+/* A prompt of many rows asks each layer for more pages than the pool holds. What tokens used before
+ * it is there after it. lru is what it is. */
+static void a_stream_larger_than_the_pool_leaves_what_is_in_use(void **state)
+{
+    enum { FRAMES = 256, HOT = 96, LAYERS = 3, STREAM = 600 };
+    static const char *const resists[] = {"lfru", "nextuse", "s3fifo"};
+    struct policy_known known = {.n_files = LAYERS, .n_pages = LAYERS * STREAM};
+
+    (void)state;
+    for (unsigned i = 0; i < sizeof(resists) / sizeof(resists[0]); i++) {
+        unsigned kept = 0;
+        struct fixture f;
+
+        open_known(&f, FRAMES, 8, policy_named(resists[i]), &known);
+        for (unsigned token = 0; token < 40; token++)
+            for (unsigned l = 0; l < LAYERS; l++)
+                use_layer(&f, l, 0, HOT / LAYERS);
+        for (unsigned l = 0; l < LAYERS; l++)
+            use_layer(&f, l, 0, STREAM);
+        for (unsigned page = HOT;
+             page-- > 0;) /* a miss may drive out others: the last ones first */
+            kept += resident(&f, page);
+        if (kept < HOT * 3 / 4)
+            fail_msg("%s: %u of %u are left", resists[i], kept, HOT);
+        close_pool(&f);
+    }
 }
 
 /* A policy that writes down what it is told. */
@@ -1349,6 +1489,9 @@ int main(void)
         cmocka_unit_test(close_waits_for_reads_in_flight),
         cmocka_unit_test(an_engine_that_takes_less_than_it_should_is_fed_again),
         cmocka_unit_test(an_engine_that_takes_nothing_is_an_error_and_no_endless_loop),
+        cmocka_unit_test(pins_and_guesses_are_told_apart),
+        cmocka_unit_test(useless_guessing_switches_itself_off_and_tries_again),
+        cmocka_unit_test(a_stream_larger_than_the_pool_leaves_what_is_in_use),
         cmocka_unit_test(the_policy_hears_of_every_use_once),
         cmocka_unit_test(opening_meets_every_failed_allocation),
         cmocka_unit_test(bytes_can_be_touched_only_while_pinned),
