@@ -56,7 +56,7 @@ def perplexity(model, encoder, text, length):
 def sample(model, encoder, prompt, n, temperature, seed):
     torch.manual_seed(seed)
     end = model.config["eos_token_id"]
-    ids = [end, *encoder.encode(prompt)]
+    ids = [model.config["bos_token_id"], *encoder.encode(prompt)]
     for _ in range(n):
         logits = model(torch.tensor([ids]))[0, -1]
         p = (logits / temperature).softmax(-1) if temperature else logits == logits.max()

@@ -20,8 +20,8 @@ CONFIG = {
     "qk_nope_head_dim": 48, "qk_rope_head_dim": 16, "v_head_dim": 64, "kv_lora_rank": 64,
     "q_lora_rank": None, "mla_use_nope": True, "hidden_act": "silu", "rms_norm_eps": 1e-5,
     "rope_theta": 10000.0, "rope_scaling": None, "model_max_length": 4096,
-    "num_nextn_predict_layers": 0, "tie_word_embeddings": False, "vocab_size": 4097,
-    "bos_token_id": 4096, "eos_token_id": 4096, "pad_token_id": 4096,
+    "num_nextn_predict_layers": 0, "tie_word_embeddings": False, "vocab_size": 4128,
+    "bos_token_id": 4096, "eos_token_id": 4098, "pad_token_id": 4127,
     "linear_attn_config": {"head_dim": 64, "num_heads": 4, "short_conv_kernel_size": 4,
                            "kda_layers": [1, 2, 3, 5, 6, 7], "full_attn_layers": [4, 8]},
 }

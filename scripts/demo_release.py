@@ -6,10 +6,10 @@ import struct
 
 import torch
 
+import demo_chat
 import oracle_container as oc
 
 SHARDS = 2
-END = "<|end|>"
 KEPT_F32 = ("A_log", "dt_bias", "conv1d.weight", "o_norm.weight", "e_score_correction_bias")
 
 
@@ -67,15 +67,16 @@ def write(out, model, ranks):
         where.update({name: file for name in shard})
     dump(out / "model.safetensors.index.json",
          {"metadata": {"total_size": total}, "weight_map": dict(sorted(where.items()))})
-    config, end = model.config, model.config["eos_token_id"]
+    config, marker = model.config, demo_chat.markers(model.config["bos_token_id"])
     dump(out / "config.json", {**config, "torch_dtype": "bfloat16"})
-    dump(out / "generation_config.json", {"bos_token_id": end, "eos_token_id": end,
-                                          "pad_token_id": end})
-    special = {"content": END, "lstrip": False, "normalized": False, "rstrip": False,
-               "single_word": False, "special": True}
+    named = {f"{k}_token": config[f"{k}_token_id"] for k in ("bos", "eos", "pad")}
+    dump(out / "generation_config.json", {f"{k}_id": v for k, v in named.items()})
+    text = {v: k for k, v in marker.items()}
+    special = {"lstrip": False, "normalized": False, "rstrip": False, "single_word": False,
+               "special": True}
     dump(out / "tokenizer_config.json", {
-        "added_tokens_decoder": {str(end): special}, "bos_token": END, "eos_token": END,
-        "pad_token": END, "model_max_length": config["model_max_length"],
+        "added_tokens_decoder": {str(i): {"content": t, **special} for i, t in text.items()},
+        **{k: text[v] for k, v in named.items()}, "model_max_length": config["model_max_length"],
         "tokenizer_class": "TikTokenTokenizer"})
     (out / "tiktoken.model").write_bytes(ranks.read_bytes())
     print(f"{out}: {len(tensors)} tensors, {total} bytes; as a container about "

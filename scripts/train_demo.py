@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """train_demo.py - train the demonstration model from scratch on two CPU cores.
 
-    train_demo.py --run DIR [--minutes 40 | --steps N] [--text FILE...]
+    train_demo.py --run DIR [--steps N] [--text FILE...]
     train_demo.py --run DIR --export OUT        release the last checkpoint
 
 The text is fetched, tokenised and split once, into DIR/text. Every worker is a process with one
 thread; parameters, moments and gradients are flat arrays in memory that the workers share, and
 each worker averages and updates its own part. Started again, it goes on from the last checkpoint.
-Torch from Debian wants libopenblas0-pthread beside it.
+Nothing depends on the clock: the same machine, library and N give the same bits, however often the
+run was stopped between. Torch from Debian wants libopenblas0-pthread beside it.
 """
 import argparse
 import json
@@ -25,38 +26,43 @@ from torch import multiprocessing as mp
 from torch.nn import functional as F
 
 import demo_bpe
+import demo_chat
 import demo_model
 import demo_release
 import demo_text
 
 SEED = 20
 WORKERS = 2
+STEPS = 1500
 ROWS = 1024             # tokens per worker and step
 LENGTHS = [(0.0, 256), (0.7, 512)]  # sequence length from this part of the schedule on
 PEAK, FLOOR, WARMUP = 2.5e-3, 0.04, 0.03
 BETAS, DECAY, CLIP = (0.9, 0.95), 0.1, 1.0
 BALANCE = 5e-3          # step of the experts' biases, at the peak rate
-CHECK_S = 240           # seconds between checkpoints
+CHAT = 0.25             # part of the sequences that are conversations
+CHECK = 100             # steps between checkpoints
 
 
-def prepare(run, files, vocab):
-    """DIR/text: train.npy, held.npy, heldout.txt, tiktoken.model. Ids from vocab-1 ranks, the
-    last id marks the start of a chapter."""
+def prepare(run, files, config):
+    """DIR/text: train.npy, chat.npy, held.npy, heldout.txt, tiktoken.model. A chapter is [BOS],
+    its text and the end of a turn; chat.npy holds the training chapters as conversations."""
     out = run / "text"
     if (out / "held.npy").exists():
         return
     out.mkdir(parents=True, exist_ok=True)
     books = demo_text.read(files) if files else demo_text.fetch(run / "packages")
     train, held = demo_text.split(books)
-    ranks = demo_bpe.train(train, vocab - 1)
+    n_ranks, end = config["bos_token_id"], config["eos_token_id"]
+    ranks, marker = demo_bpe.train(train, n_ranks), demo_chat.markers(n_ranks)
     demo_bpe.write(out / "tiktoken.model", ranks)
     (out / "heldout.txt").write_text("\n".join(held), "utf-8")
-    encoder = demo_bpe.Encoder(ranks)
-    for name, docs in (("train", train), ("held", held)):
-        ids = [i for d in docs for i in [vocab - 1, *encoder.encode(d)]]
-        np.save(out / f"{name}.npy", np.array(ids, np.int16))
-        print(f"{name}: {len(docs)} chapters, {sum(len(d.encode()) for d in docs)} bytes, "
-              f"{len(ids)} tokens", flush=True)
+    encode = demo_bpe.Encoder(ranks).encode
+    chats = [demo_chat.conversations(d, encode, marker, i) for i, d in enumerate(train)]
+    plain = {name: [[n_ranks, *encode(d), end] for d in docs]
+             for name, docs in (("train", train), ("held", held))}
+    for name, docs in (("train", plain["train"]), ("chat", chats), ("held", plain["held"])):
+        np.save(out / f"{name}.npy", np.concatenate(docs).astype(np.int16))
+        print(f"{name}: {len(docs)} chapters, {sum(map(len, docs))} tokens", flush=True)
 
 
 @torch.no_grad()
@@ -123,10 +129,14 @@ def rate_at(done):
     return PEAK * (FLOOR + (1 - FLOOR) * (1 + turn) / 2)
 
 
-def batch(ids, step, rank, length):
+def batch(plain, chat, step, rank, length):
     rng = np.random.default_rng([SEED, step, rank])
-    starts = rng.integers(0, len(ids) - length - 1, ROWS // length)
-    both = np.stack([ids[s : s + length + 1] for s in starts]).astype(np.int64)
+    rows = []
+    for _ in range(ROWS // length):
+        ids = chat if rng.random() < CHAT else plain
+        start = rng.integers(0, len(ids) - length - 1)
+        rows.append(ids[start : start + length + 1])
+    both = np.stack(rows).astype(np.int64)
     return torch.from_numpy(both[:, :-1].copy()), torch.from_numpy(both[:, 1:].copy())
 
 
@@ -140,20 +150,20 @@ def worker(rank, shared, model, start, args):
         for moe, bias in zip(model.moes(), start["biases"]):
             moe.gate.e_score_correction_bias.copy_(bias)
     text = args.run / "text"
-    train, held = np.load(text / "train.npy"), np.load(text / "held.npy")
+    train, chat, held = (np.load(text / f"{name}.npy") for name in ("train", "chat", "held"))
     n, step, tokens = len(shared.values), start.get("step", 0), start.get("tokens", 0)
     part = slice(rank * n // WORKERS, (rank + 1) * n // WORKERS)
     log = open(args.run / "log.jsonl", "a") if rank == 0 else None
     began = time.time() - start.get("seconds", 0)
-    checked, last, sums, done = time.time(), (time.time(), tokens), [], 0.0
+    last, sums = (time.time(), tokens), []
     shared.barrier.wait()
 
-    def save(done):
+    def save():
         loss = held_out_loss(model, held)
         state = {"values": shared.values, "m": shared.m, "v": shared.v, "step": step,
                  "tokens": tokens, "seconds": time.time() - began, "config": model.config,
                  "biases": [x.gate.e_score_correction_bias for x in model.moes()],
-                 "held_out_loss": loss, "done": done}
+                 "held_out_loss": loss, "steps": args.steps}
         torch.save(state, args.run / "last.tmp")
         (args.run / "last.tmp").rename(args.run / "last.pt")
         note(step=step, tokens=tokens, held_out_loss=round(loss, 4),
@@ -163,23 +173,11 @@ def worker(rank, shared, model, start, args):
         print(json.dumps(line), file=log, flush=True)
         print(line, flush=True)
 
-    while True:
-        if rank == 0:  # one clock decides for all
-            seconds = time.time() - began
-            shared.numbers[0, 2] = step / args.steps if args.steps else seconds / args.minutes / 60
-            shared.numbers[0, 3] = time.time() - checked > CHECK_S
-        shared.barrier.wait()
-        done, check = shared.numbers[0, 2:].tolist()
-        if check or done >= 1:
-            if rank == 0:
-                save(done)
-                checked = time.time()
-            shared.barrier.wait()
-        if done >= 1:
-            return
+    while step < args.steps:
+        done = step / args.steps
         length = max(le for at, le in LENGTHS if done >= at)
         shared.grads[rank].zero_()
-        x, y = batch(train, step, rank, length)
+        x, y = batch(train, chat, step, rank, length)
         loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten())
         loss.backward()
         shared.numbers[rank, 0] = loss.item()
@@ -191,6 +189,7 @@ def worker(rank, shared, model, start, args):
         step, tokens = step + 1, tokens + ROWS * WORKERS
         rate = rate_at(done)
         update(shared, part, decays, step, rate, min(1, CLIP / norm))
+        shared.barrier.wait()
         counts = shared.counts.sum(0)
         for moe, row in zip(model.moes(), counts):
             moe.balance(row, BALANCE * rate / PEAK)
@@ -202,6 +201,10 @@ def worker(rank, shared, model, start, args):
                  norm=round(norm, 3), rate=round(rate, 6), max_load=round(spread, 2),
                  tokens_s=round((tokens - last[1]) / (now - last[0])), seconds=round(now - began))
             last, sums = (now, tokens), []
+        if step % CHECK == 0 or step == args.steps:
+            if rank == 0:
+                save()
+            shared.barrier.wait()
 
 
 def load(path):
@@ -219,8 +222,7 @@ def load(path):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--run", type=Path, required=True, help="where everything is kept")
-    parser.add_argument("--minutes", type=float, default=40, help="schedule by the clock")
-    parser.add_argument("--steps", type=int, help="or by steps, which can be repeated")
+    parser.add_argument("--steps", type=int, default=STEPS, help="of the whole schedule")
     parser.add_argument("--text", nargs="+", help="plain text files instead of the packages")
     parser.add_argument("--export", type=Path, help="write the last checkpoint as a release")
     args = parser.parse_args()
@@ -229,10 +231,14 @@ def main():
         demo_release.write(args.export, model, args.run / "text" / "tiktoken.model")
         return 0
     torch.manual_seed(SEED)
-    prepare(args.run, args.text, demo_model.CONFIG["vocab_size"])
+    prepare(args.run, args.text, demo_model.CONFIG)
     model = demo_model.KimiLinear(demo_model.CONFIG)
     last = args.run / "last.pt"
     start = torch.load(last) if last.exists() else {}
+    if start and (start.get("steps"), start["config"]) != (args.steps, model.config):
+        print(f"{last}: of a run with --steps {start.get('steps')} or of another model; give that "
+              "number, or another directory", file=sys.stderr)
+        return 1
     shared = Shared(model)
     context = mp.get_context("fork")
     others = [context.Process(target=worker, args=(r, shared, model, start, args), daemon=True)
