@@ -72,8 +72,8 @@ static int write_failed(const struct out_dir *d, int errnum, const char *name, c
         snprintf(text, sizeof(text), "the volume has all the files that it can have");
     else
         space_text(d, &v, need, text, sizeof(text));
-    return err_set(e, ERR_IO, "%s: %s: no space left: %s; make room and run it again", name, doing,
-                   text);
+    return err_set(e, ERR_IO, "%s: %s: %s: %s; make room and run it again", name, doing,
+                   strerror(errnum), text);
 }
 
 /* ---- files ---- */

@@ -378,8 +378,8 @@ def test_a_full_disk_leaves_what_is_finished_and_says_what_it_needs(two_layers, 
     runs, full = [json.loads(line) for line in done.stdout.splitlines()], set()
     for run in runs[:-1]:
         assert run["exit"] == 1 and not run["opens"], run
-        found = re.search(r"x\.waste: (?:.*: )?([\w-]+\.(?:bin|json|model|jinja)): \w+: no space left: "
-                          r"need [\d.]+ KiB on (\S+), [\d.]+ KiB free; make room and run it again",
+        found = re.search(r"x\.waste: (?:.*: )?([\w-]+\.(?:bin|json|model|jinja)): [\w ]+: No space left on "
+                          r"device: need [\d.]+ KiB on (\S+), [\d.]+ KiB free; make room and run it again",
                           run["detail"])
         assert found and found[2] == str(tmp_path), run
         full.add(found[1])
