@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "storage/file.h"
 
@@ -23,6 +24,16 @@ static const struct io_ops *const engines[] = {
 const struct io_ops *const *io_engines(void)
 {
     return engines;
+}
+
+uint64_t io_now_ns(const struct io *io)
+{
+    struct timespec t;
+
+    if (io->ops->now_ns)
+        return io->ops->now_ns(io);
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
 bool io_read_over(struct io_read *r, int64_t said, bool direct)

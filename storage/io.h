@@ -60,6 +60,8 @@ struct io_ops {
     /* The arena ends after arena_bytes from now on, and no read in flight goes beyond: hold on to
      * nothing there, or the memory stays taken. NULL in engines that register no memory. */
     void (*shrink)(struct io *io, size_t arena_bytes);
+    /* Its own time, where reads take another than the system's; NULL otherwise. */
+    uint64_t (*now_ns)(const struct io *io);
 };
 
 struct io { /* the first member of every engine */
@@ -99,6 +101,9 @@ int io_open(struct io **out, const char *name, const struct io_config *cfg,
  * have arrived. The system says that so many more have, or a negative error. True: the read is
  * over, with its status; false: the rest is still to be read. */
 bool io_read_over(struct io_read *r, int64_t said, bool direct);
+
+/* The time in which this engine's reads pass, from some start. */
+uint64_t io_now_ns(const struct io *io);
 
 /* Engines compiled in, in ladder order; NULL-terminated. */
 const struct io_ops *const *io_engines(void);

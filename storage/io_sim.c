@@ -450,4 +450,5 @@ const struct io_ops io_ops_sim = {
     .submit = sim_submit,
     .reap = sim_reap,
     .close = sim_close,
+    .now_ns = io_sim_now,
 };
