@@ -40,7 +40,8 @@ struct frame {
  * that finding a frame is a few word operations. */
 enum set {
     IS_FREE,
-    IS_IDLE,   /* READY and not pinned */
+    IS_IDLE, /* READY and not pinned */
+    IS_LOADING,
     IS_WANTED, /* a sure hint or a pin waits for it */
     IS_RECENT, /* pinned since the last sure hint */
     IS_ASKED,  /* on the last guess list */
@@ -76,6 +77,8 @@ struct pool {
     struct wishes sure, guess;
     uint64_t n_hints;          /* sure ones */
     unsigned n_sure, n_ahead;  /* of the last one: pages named; read or begun and not pinned */
+    unsigned n_begun;          /* reads for the current guess list */
+    unsigned guess_max;        /* most of them */
     unsigned n_tried, n_right; /* guesses since the last verdict */
     uint64_t n_refused;        /* since guesses are refused; 0: they are not */
     uint64_t flight_from_ns;   /* since when there are reads in flight, if there are any */
@@ -171,6 +174,7 @@ static void frame_becomes(struct pool *p, unsigned f, enum state to)
     p->n_failed += (to == FAILED) - (from == FAILED);
     set_put(p, IS_FREE, f, to == FREE);
     set_put(p, IS_IDLE, f, to == READY);
+    set_put(p, IS_LOADING, f, to == LOADING);
     if (to == LOADING) {
         page_index_add(&p->index, x->read.at, f);
         open_bytes(p, f);
@@ -255,6 +259,7 @@ static bool load(struct pool *p, struct extent at, enum claim how)
     x->read = (struct io_read){.at = at, .dst = frame_at(p->frames, f)};
     x->guessed = x->on_trial = kind == HINT_GUESS;
     x->fresh = true;
+    p->n_begun += kind == HINT_GUESS;
     if (kind == HINT_SURE) {
         x->ahead = p->n_hints;
         p->n_ahead += p->n_hints != 0;
@@ -308,7 +313,7 @@ static unsigned ahead_max(const struct pool *p)
 static void start_wishes(struct pool *p, struct wishes *w, enum claim how)
 {
     while (w->next < w->n && queue_has_room(p) &&
-           (how == CLAIM_GUESS || p->n_ahead < ahead_max(p))) {
+           (how == CLAIM_GUESS ? p->n_begun < p->guess_max : p->n_ahead < ahead_max(p))) {
         unsigned f = page_index_find(&p->index, w->want[w->next]);
 
         if (f != NO_FRAME)
@@ -324,11 +329,23 @@ static void start_wishes(struct pool *p, struct wishes *w, enum claim how)
     while (!extent_equal(w->want[w->next], p->batch[0]->at));
 }
 
-/* Every sure wish that can start, and when none is left, guesses. */
+/* Frames that are in both. */
+static unsigned set_count(const struct pool *p, enum set a, enum set b)
+{
+    unsigned n = 0;
+
+    for (unsigned w = 0; w < p->words; w++)
+        n += (unsigned)__builtin_popcountll(p->set[a][w] & p->set[b][w]);
+    return n;
+}
+
+/* Every sure wish that can start, and when they have all arrived, guesses: before, a guess would
+ * take its share of the drive from what somebody waits for. */
 static void pump(struct pool *p)
 {
     start_wishes(p, &p->sure, CLAIM_SURE);
-    if (p->sure.next == p->sure.n)
+    if (p->sure.next == p->sure.n && p->guess.next < p->guess.n &&
+        !set_count(p, IS_LOADING, IS_WANTED))
         start_wishes(p, &p->guess, CLAIM_GUESS);
 }
 
@@ -413,6 +430,7 @@ int pool_open(struct pool **out, const struct pool_config *cfg, struct err *e)
     p->frames = cfg->frames;
     p->depth = cfg->depth;
     p->n = cfg->frames->n;
+    p->guess_max = cfg->depth;
     if (!pool_alloc(p)) {
         pool_free(p);
         return err_set(e, ERR_NOMEM, "pool of %u frames", cfg->frames->n);
@@ -441,8 +459,24 @@ void pool_close(struct pool *p)
     pool_free(p);
 }
 
+/* As many guesses are begun as come in before the sure hint that shows whether they were right,
+ * and one more: what is still on its way then may be wrong, and in the way. */
+static void pace_guesses(struct pool *p)
+{
+    unsigned unfinished = set_count(p, IS_LOADING, IS_ASKED);
+
+    if (!p->n_begun)
+        return;
+    if (unfinished > 1)
+        p->guess_max = p->n_begun > unfinished ? p->n_begun - unfinished + 1 : 1;
+    else if (!unfinished && p->n_begun >= p->guess_max)
+        p->guess_max = p->n_begun + 1;
+    p->n_begun = 0;
+}
+
 static void hint_sure(struct pool *p, const struct extent *want, unsigned n)
 {
+    pace_guesses(p);
     set_clear(p, IS_WANTED);
     set_clear(p, IS_RECENT);
     p->sure.next = p->sure.n = 0;
@@ -489,6 +523,7 @@ static bool refuse_guesses(struct pool *p, unsigned n)
 
 static void hint_guess(struct pool *p, const struct extent *want, unsigned n)
 {
+    p->n_begun = 0;
     memcpy(p->set[MAY_GO], p->set[IS_ASKED], p->words * sizeof(uint64_t));
     set_clear(p, IS_ASKED);
     p->guess.next = p->guess.n = 0;

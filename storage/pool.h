@@ -67,13 +67,14 @@ int pool_open(struct pool **out, const struct pool_config *cfg, struct err *e);
 void pool_close(struct pool *p); /* waits for reads in flight; NULL-safe; nothing may be pinned */
 
 /* Say what comes next. Never blocks, never fails: reads start now, or as frames and queue allow,
- * every sure one before any guess. Replaces the last hint of its kind; a sure hint also ends what
- * was guessed and not begun, which it has proven right or wrong. A page larger than a frame is left
- * out.
+ * and guesses when no sure read is left or on its way. Replaces the last hint of its kind; a sure
+ * hint also ends what was guessed and not begun, which it has proven right or wrong. A page larger
+ * than a frame is left out.
  *
  * A sure hint for more than a quarter of the pool streams through: few of its pages are read ahead
  * of their pins, so that what the pool holds is not driven out by a window of pages used once.
  *
+ * So many guesses of a list are begun as lately came in before the next sure hint, and one more.
  * Guesses are on trial: when fewer than a quarter of the last POOL_TRIAL were demanded while their
  * hint stood, guesses are refused; after POOL_REFUSED of them, a few are tried again. */
 void pool_hint(struct pool *p, const struct extent *want, unsigned n, enum hint kind);

@@ -251,10 +251,14 @@ static void a_hint_starts_its_reads_and_the_pin_finds_them(void **state)
     f.script.held = true;
     hint(&f, HINT_SURE, 0, 3);
     hint(&f, HINT_GUESS, 3, 5);
-    assert_int_equal(f.script.n_reads, 5);
-    for (unsigned i = 0; i < 5; i++)
+    assert_int_equal(f.script.n_reads, 3); /* guesses wait until what is sure has come in */
+    for (unsigned i = 0; i < 3; i++)
         assert_true(io_script_finish(&f.script, extent_nth(i)));
-    for (unsigned i = 0; i < 5; i++)
+    use(&f, 0);
+    assert_int_equal(f.script.n_reads, 5);
+    for (unsigned i = 3; i < 5; i++)
+        assert_true(io_script_finish(&f.script, extent_nth(i)));
+    for (unsigned i = 1; i < 5; i++)
         use(&f, i);
     assert_int_equal(f.script.n_reads, 5);
     assert_int_equal(f.script.n_waits, 0);
@@ -289,6 +293,8 @@ static void no_guess_starts_while_a_sure_read_waits_for_the_queue(void **state)
     use(&f, 0); /* waits; then there is room for the last sure one */
     assert_true(read_was(&f, 4, 2));
     use(&f, 1);
+    assert_int_equal(f.script.n_reads, 5);
+    use(&f, 2);
     assert_true(read_was(&f, 5, 20));
     assert_false(resident(&f, 12));
     close_pool(&f);
@@ -751,7 +757,7 @@ static void hints_beyond_the_bound_are_dropped(void **state)
         hint(&f, kind, 0, POOL_HINT_MAX + 8);
         for (unsigned i = 0; i < 100; i++)
             use(&f, POOL_HINT_MAX + 8); /* collects, starts more */
-        assert_int_equal(f.script.n_reads - before, POOL_HINT_MAX + 1);
+        assert_int_equal(f.script.n_reads - before, (kind == HINT_SURE ? POOL_HINT_MAX : 64) + 1);
     }
     close_pool(&f);
 }
@@ -819,8 +825,8 @@ static void close_waits_for_reads_in_flight(void **state)
     open_pool(&f, 8, 4);
     f.script.held = true;
     f.script.fail_nth = 2;
-    hint(&f, HINT_SURE, 0, 3);
     hint(&f, HINT_GUESS, 3, 6);
+    hint(&f, HINT_SURE, 0, 3);
     assert_int_equal(f.script.n_flight, 4);
     close_pool(&f);
     assert_int_equal(f.script.n_flight, 0);
@@ -878,8 +884,9 @@ static void pins_and_guesses_are_told_apart(void **state)
     (void)state;
     open_pool(&f, 4, 8);
     f.script.held = true;
-    hint(&f, HINT_SURE, 0, 2);
+    f.script.order = IO_SCRIPT_LAST;
     hint(&f, HINT_GUESS, 2, 4);
+    hint(&f, HINT_SURE, 0, 2);
     io_script_finish(&f.script, extent_nth(0));
     io_script_finish(&f.script, extent_nth(2));
     use(&f, 0); /* read in time */
@@ -897,16 +904,36 @@ static void pins_and_guesses_are_told_apart(void **state)
     assert_int_equal(s.guesses, 2);
     assert_int_equal(s.wasted, 0);
     hint(&f, HINT_SURE, 0, 0);
-    hint(&f, HINT_GUESS, 20, 23);
-    for (unsigned i = 20; i < 23; i++)
-        assert_true(io_script_finish(&f.script, extent_nth(i)));
-    use(&f, 20);
+    hint(&f, HINT_GUESS, 20, 21);
     pool_purge(f.pool);
     pool_get_stats(f.pool, &s);
-    assert_int_equal(s.guesses, 5);
-    assert_int_equal(s.hits_guess, 3);
-    assert_int_equal(s.wasted, 2);
+    assert_int_equal(s.guesses, 3);
+    assert_int_equal(s.hits_guess, 2);
+    assert_int_equal(s.wasted, 1);
     assert_true(s.wait_ns <= s.flight_ns);
+    close_pool(&f);
+}
+
+static void as_many_guesses_are_begun_as_come_in_time(void **state)
+{
+    static const unsigned in_time[] = {2, 2, 0, 0, 8, 8, 8}, begun[] = {8, 3, 3, 1, 1, 2, 3};
+    struct fixture f;
+
+    (void)state;
+    open_pool(&f, 64, 8);
+    f.script.held = true;
+    for (unsigned round = 0; round < 7; round++) {
+        unsigned first = 100 * round, before = f.script.n_reads;
+
+        hint(&f, HINT_GUESS, first, first + 20);
+        assert_int_equal(f.script.n_reads - before, begun[round]);
+        for (unsigned i = 0; i < in_time[round] && i < begun[round]; i++)
+            assert_true(io_script_finish(&f.script, extent_nth(first + i)));
+        hint(&f, HINT_SURE, 0, 0);
+        for (unsigned i = in_time[round]; i < begun[round]; i++) /* too late */
+            assert_true(io_script_finish(&f.script, extent_nth(first + i)));
+        hint(&f, HINT_SURE, 0, 0);
+    }
     close_pool(&f);
 }
 
@@ -1490,6 +1517,7 @@ int main(void)
         cmocka_unit_test(an_engine_that_takes_less_than_it_should_is_fed_again),
         cmocka_unit_test(an_engine_that_takes_nothing_is_an_error_and_no_endless_loop),
         cmocka_unit_test(pins_and_guesses_are_told_apart),
+        cmocka_unit_test(as_many_guesses_are_begun_as_come_in_time),
         cmocka_unit_test(useless_guessing_switches_itself_off_and_tries_again),
         cmocka_unit_test(a_stream_larger_than_the_pool_leaves_what_is_in_use),
         cmocka_unit_test(the_policy_hears_of_every_use_once),
