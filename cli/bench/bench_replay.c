@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/bench/project.h"
 #include "cli/bench/replay.h"
 #include "cli/nearest.h"
 #include "cli/safe.h"
@@ -20,7 +21,7 @@ enum { SIZES_MAX = FLAG_LIST_MAX, SEED = 1 };
 static const struct policy_ops *const known_policy[] = {&policy_lru, &policy_lfru, &policy_s3fifo,
                                                         &policy_nextuse, &policy_belady};
 
-enum { N_POLICIES = N_ELEMS(known_policy), BOUND = N_POLICIES - 1 };
+enum { N_POLICIES = N_ELEMS(known_policy), BOUND = N_POLICIES - 1, N_ARMS = 3 };
 
 /* Shares of all records, where nobody names sizes. */
 static const double default_share[] = {0.015, 0.03, 0.045, 0.06, 0.09,
@@ -30,7 +31,9 @@ static struct {
     const char *policies, *shape;
     struct flag_list records, ram;
     uint64_t record_bytes;
-} opt;
+    const char *drives;
+    int64_t depth, lookahead, shared_us, expert_us, rest_us;
+} opt = {.depth = 8, .lookahead = 6, .shared_us = 1200, .expert_us = 155, .rest_us = 2780};
 
 static const struct flag flags[] = {
     {"policy", FLAG_TEXT, &opt.policies, 0, 0, "A,B,...",
@@ -41,6 +44,14 @@ static const struct flag flags[] = {
     {"record", FLAG_SIZE, &opt.record_bytes, 4096, 1 << 30, "SIZE", "bytes of a record"},
     {"shape", FLAG_TEXT, &opt.shape, 0, 0, "NAME",
      "the traced model, for its experts and bytes of a record: kimi-linear-48b, k3, ..."},
+    {"drive-model", FLAG_TEXT, &opt.drives, 0, 0, "A,B,...",
+     "project tokens/s on simulated drives: nvme3, nvme7, nvme14, nvme28, qlc, usb"},
+    {"depth", FLAG_INT, &opt.depth, 1, 4096, "N", "their reads in flight (8)"},
+    {"lookahead", FLAG_INT, &opt.lookahead, 1, 64, "N", "their guesses for the next layer (6)"},
+    {"shared-us", FLAG_INT, &opt.shared_us, 0, 1e9, "N",
+     "computing of a layer while its experts are read (1200: K3 at 80 GB/s of memory)"},
+    {"expert-us", FLAG_INT, &opt.expert_us, 0, 1e9, "N", "of an expert (155)"},
+    {"rest-us", FLAG_INT, &opt.rest_us, 0, 1e9, "N", "of a layer after its experts (2780)"},
     {0},
 };
 
@@ -287,9 +298,133 @@ static json_t *curve_json(const struct curve *c, const char *path)
                      "sizes", sizes, "knee_records", knees);
 }
 
+/* What a drive gives: waiting in selection order, hits first, and lookahead on top. */
+static int project_arms(struct projected *out, const struct curve *c, const struct point *at,
+                        const struct policy_ops *policy, const char *drive, struct err *e)
+{
+    for (unsigned arm = 0; arm < N_ARMS; arm++) {
+        struct projection how = {.drive = drive,
+                                 .policy = policy,
+                                 .n_frames = at->n_frames,
+                                 .depth = (unsigned)opt.depth,
+                                 .record_bytes = c->record_bytes,
+                                 .shared_ns = (uint64_t)opt.shared_us * 1000,
+                                 .expert_ns = (uint64_t)opt.expert_us * 1000,
+                                 .rest_ns = (uint64_t)opt.rest_us * 1000,
+                                 .lookahead = arm == 2 ? (unsigned)opt.lookahead : 0,
+                                 .in_order = arm == 0,
+                                 .warm = c->r.n_tokens / 2};
+
+        if (project(&out[arm], &c->r, &how, e))
+            return e->code;
+    }
+    return 0;
+}
+
+static double tokens_per_s(const struct projected *p)
+{
+    return p->tokens / ((double)p->total_ns * 1e-9);
+}
+
+static double exposed_percent(const struct projected *p)
+{
+    return 100.0 * (double)p->waited_ns / (double)p->total_ns;
+}
+
+static json_t *arms_json(const struct projected *arm, const char *drive, const char *policy,
+                         unsigned n_frames)
+{
+    static const char *const name[N_ARMS] = {"in_order", "hits_first", "lookahead"};
+    json_t *o =
+        json_pack("{s:s, s:s, s:i}", "drive", drive, "policy", policy, "records", (int)n_frames);
+
+    for (unsigned i = 0; i < N_ARMS; i++)
+        json_object_set_new(o, name[i],
+                            json_pack("{s:f, s:f, s:f}", "tokens_per_s", tokens_per_s(&arm[i]),
+                                      "exposed_percent", exposed_percent(&arm[i]),
+                                      "bytes_per_token", (double)arm[i].bytes / arm[i].tokens));
+    return o;
+}
+
+static void print_arms(FILE *to, const struct projected *arm, const char *drive, const char *policy,
+                       unsigned n_frames)
+{
+    fprintf(to, "  %-7s %8u %-8s", drive, n_frames, policy);
+    for (unsigned i = 0; i < N_ARMS; i++)
+        fprintf(to, "  | %8.3f %6.1f%% %8.2f", tokens_per_s(&arm[i]), exposed_percent(&arm[i]),
+                (double)arm[i].bytes / 1e9 / arm[i].tokens);
+    fputc('\n', to);
+}
+
+/* Of one drive: each size, each policy that a pool can run on. */
+static int project_drive(struct bench *b, struct curve *c, json_t *to, const char *drive,
+                         struct err *e)
+{
+    for (unsigned i = 0; i < c->n_points; i++)
+        for (unsigned p = 0; p < BOUND; p++) {
+            const char *name = known_policy[p]->name;
+            struct projected arm[N_ARMS];
+
+            if (!policy_wanted(p))
+                continue;
+            if (project_arms(arm, c, &c->point[i], known_policy[p], drive, e))
+                return e->code;
+            json_array_append_new(to, arms_json(arm, drive, name, c->point[i].n_frames));
+            if (b->report.table)
+                print_arms(b->report.table, arm, drive, name, c->point[i].n_frames);
+        }
+    return 0;
+}
+
+static int project_drives(struct bench *b, struct curve *c, struct err *e)
+{
+    json_t *to = json_array();
+
+    json_object_set_new(b->report.root, "projections", to);
+    if (!c->record_bytes)
+        return err_set(e, ERR_ARG, "--drive-model needs the size of a record: --record or --shape");
+    report_note(&b->report,
+                "simulated: the real pool on drives whose time is computed, depth %lld; the second "
+                "half of the tokens counts; %s",
+                (long long)opt.depth,
+                c->r.guess ? "guesses are the trace's own"
+                           : "guesses are drawn with the precision published for K3");
+    if (b->report.table)
+        fprintf(b->report.table,
+                "  %-7s %8s %-8s  | in selection order        | hits first                | and "
+                "lookahead\n  %25s  | tokens/s exposed   GB/tok | tokens/s exposed   GB/tok | "
+                "tokens/s exposed   GB/tok\n",
+                "drive", "records", "policy", "");
+    for (const char *at = opt.drives; *at; at += *at == ',') {
+        size_t len = strcspn(at, ",");
+        char name[32];
+
+        snprintf(name, sizeof(name), "%.*s", (int)len, at);
+        if (project_drive(b, c, to, name, e))
+            return err_wrap(e, "--drive-model");
+        at += len;
+    }
+    return 0;
+}
+
+static int read_or_invent(struct bench *b, struct curve *c, const char *path, struct err *e)
+{
+    enum { INVENTED_TOKENS = 60 };
+    const struct shape *s;
+
+    if (strcmp(path, "invented"))
+        return routes_read(&c->r, path, e);
+    s = opt.shape ? shape_find(opt.shape) : NULL;
+    if (!s)
+        return err_set(e, ERR_ARG, "an invented trace needs a model: --shape");
+    report_note(&b->report, "the trace is invented: no figure of it is a property of %s", s->name);
+    return routes_invent(&c->r, s->n_layers - s->first_dense, s->n_experts, s->top_k,
+                         INVENTED_TOKENS, SEED, e);
+}
+
 static int run_curve(struct bench *b, struct curve *c, const char *path, struct err *e)
 {
-    if (routes_read(&c->r, path, e) || know_model(c, path, e))
+    if (read_or_invent(b, c, path, e) || know_model(c, path, e))
         return e->code;
     c->n_records = c->r.n_layers * c->r.n_experts;
     if (count_distinct(c, e) || choose_points(c, e))
@@ -307,7 +442,7 @@ static int run_curve(struct bench *b, struct curve *c, const char *path, struct 
                 return e->code;
     if (b->report.table)
         print_curve(b->report.table, c);
-    return 0;
+    return opt.drives ? project_drives(b, c, e) : 0;
 }
 
 static int run(struct bench *b)
@@ -342,12 +477,14 @@ const struct bench_command bench_replay = {
         "empty pool, and prints the share of requests that hit and what is read per token, beside\n"
         "belady, which knows the future: no policy can do better. Nothing is timed and nothing\n"
         "is read but the traces, so --rounds and --quick change nothing. Traces come from\n"
-        "`WASTE_DUMP_ROUTE=FILE waste run ...`, or in the published form, an object per token.",
+        "`WASTE_DUMP_ROUTE=FILE waste run ...`, or in the published form, an object per token;\n"
+        "\"invented\" is a seeded one of the model that --shape names.",
     .flags = flags,
     .min_args = 1,
     .max_args = 64,
     .examples =
         "  waste-bench replay trace.jsonl --shape kimi-linear-48b\n"
-        "  waste-bench replay trace.jsonl --record 2600K --ram 1G,2G,4G --policy lfru,nextuse\n",
+        "  waste-bench replay trace.jsonl --record 2600K --ram 1G,2G,4G --policy lfru,nextuse\n"
+        "  waste-bench replay invented --shape k3 --records 1472 --drive-model nvme7,nvme14\n",
     .run = run,
 };
