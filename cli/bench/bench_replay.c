@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "cli/bench/project.h"
-#include "cli/bench/replay.h"
+#include "cli/bench/route_replay.h"
 #include "cli/nearest.h"
 #include "cli/safe.h"
 #include "cli/units.h"

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "cli/bench/replay.h"
+#include "cli/bench/route_replay.h"
 #include "storage/frames.h"
 #include "storage/io_sim.h"
 

@@ -3,9 +3,11 @@
 import json
 import os
 import pathlib
+import subprocess
 
 import pytest
 
+from conftest import BINARY, clean_env
 from test_bench import bench, bench_error, bench_json
 
 DEMO = pathlib.Path(__file__).resolve().parents[1] / "golden" / "route_demo_300.jsonl"
@@ -58,6 +60,27 @@ def test_both_forms_of_a_trace_say_the_same(tmp_path):
         for t in lines for l, ids in enumerate(t["layers"])))
     a, b = bench_json("replay", DEMO, native, "--records", "40")["replays"]
     assert a["sizes"] == b["sizes"] and a["tokens"] == b["tokens"]
+
+
+@pytest.mark.parametrize("policy", ["nextuse", "lfru", "lru", "s3fifo"])
+def test_the_engine_counts_what_replay_counts(tmp_path, policy):
+    """A whole model, its disk and its threads: what it hit and missed is what its trace replays to."""
+    trace = tmp_path / "trace"
+
+    def waste(*args, **env):
+        done = subprocess.run([BINARY, *args, "--max-rows", "1", "--json"], capture_output=True,
+                              text=True, timeout=300, env=clean_env(env))
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout.splitlines()[-1])
+
+    plan = waste("plan", "demo")
+    told = waste("run", "demo", "The", "-n", "50", "--temp", "0.8", "--seed", "3", "--lookahead", "0",
+                 "--cache", policy, WASTE_DUMP_ROUTE=str(trace))
+    frames = plan["expert_cache_bytes"] // plan["record_bytes"]
+    replay, = bench_json("replay", trace, "--records", frames)["replays"]
+    run = next(r for r in replay["sizes"][0]["runs"] if r["policy"] == policy)
+    assert run["evictions"] and replay["sizes"][0]["records"] == frames
+    assert (run["hits"], run["misses"]) == (told["experts_hit"], told["experts_missed"])
 
 
 def test_the_default_is_ahead_on_the_published_traces():

@@ -327,7 +327,8 @@ def test_a_seed_is_drawn_and_shown_and_repeats(kimi):
     ["--io", "sync"], ["--io", "threads"], ["--io", "io_uring"], ["--io", "libaio"],
     ["--threads", "1"],
     ["--lookahead", "0"], ["--max-rows", "1"], ["--no-direct-io"], ["--no-verify"],
-    ["--cache", "lru"], ["--io-depth", "1"], ["--io=threads", "--io-depth=3", "--threads=2"]])
+    ["--cache", "lru"], ["--cache", "lfru"], ["--cache", "s3fifo"], ["--io-depth", "1"],
+    ["--io=threads", "--io-depth=3", "--threads=2"]])
 def test_how_it_runs_never_changes_what_it_says(kimi, args):
     want = run(kimi, "Hello", "-n", 16, "-q", *FOREVER, check=0).stdout
     assert run(kimi, "Hello", "-n", 16, "-q", *FOREVER, *args, check=0).stdout == want

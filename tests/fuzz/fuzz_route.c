@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/bench/replay.h"
+#include "cli/bench/route_replay.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

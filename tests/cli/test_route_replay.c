@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "cli/bench/replay.h"
+#include "cli/bench/route_replay.h"
 #include "storage/frames.h"
 #include "storage/pool.h"
 #include "tests/support/io_script.h"

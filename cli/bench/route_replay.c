@@ -1,4 +1,4 @@
-#include "cli/bench/replay.h"
+#include "cli/bench/route_replay.h"
 
 #include <assert.h>
 #include <stdbool.h>

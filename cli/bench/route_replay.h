@@ -1,13 +1,13 @@
-/* cli/bench/replay.h - a routing trace through a replacement policy: what a pool of so many frames
- * would have hit.
+/* cli/bench/route_replay.h - a routing trace through a replacement policy: what a pool of so many
+ * frames would have hit.
  *
  * The policy's code is the pool's own, and it hears what it would hear from a pool under which
- * every read completes at once, whatever the depth: each call of the trace is one sure hint, then a
- * pin of whatever is ready, in the order of the trace. No bytes, no clock, no guesses.
- * tests/cli/test_replay.c holds the counters against a pool's.
+ * every read completes at once and the queue has room: each call of the trace is one sure hint,
+ * then pins of whatever is ready, in the order of the trace. No bytes, no clock, no guesses.
+ * tests/cli/test_route_replay.c holds the counters against a pool's.
  */
-#ifndef CLI_BENCH_REPLAY_H
-#define CLI_BENCH_REPLAY_H
+#ifndef CLI_BENCH_ROUTE_REPLAY_H
+#define CLI_BENCH_ROUTE_REPLAY_H
 
 #include "cli/bench/routes.h"
 #include "storage/policy.h"
