@@ -1,0 +1,415 @@
+/* Rows of a weight times one vector or several, in registers.
+ *
+ * A block is some rows times some vectors: every weight of it is unpacked once, into a register,
+ * and meets all vectors there; every lane of every (row, vector) is an accumulator of its own, so
+ * the block's size changes no bits. A group of 128 columns is eight steps of sixteen lanes. Step j
+ * of lane l is column 16j + l in Q8G, and column 8l + j in Q4G and Q3G, whose bytes are sixteen
+ * words with a column in the same bits of each: for those x is put into [step][lane] order first,
+ * once for a tile of rows that stays in the second-level cache while all vectors go by.
+ *
+ * A field becomes a float without a conversion. Under the exponent of 2^(23 - b), the bits of a
+ * field at bit b weigh 1, 2, 4...: (word & mask) | exponent is 2^(23 - b) + field, exactly, and one
+ * subtraction leaves the code. AVX-512 has a second way for fields that begin at bit 0: a permute
+ * of a table of sixteen floats looks at the low four bits of each index only.
+ */
+#include <immintrin.h>
+#include <math.h>
+#include <stdalign.h>
+#include <string.h>
+
+#include "base/half.h"
+#include "model/kernels/lanes.h"
+#include "model/kernels/level.h"
+
+enum {
+    STEPS = FORMAT_GROUP / LANES,
+    ROWS = 4,                      /* of a block with one vector, and of what is folded at once */
+    ROWS_MANY = VEC == 16 ? 4 : 2, /* of a block with several */
+    VECTORS = 6,                   /* accumulators: 24 of 32 registers, or 12 of 16 */
+    CHUNK_GROUPS = 48,             /* of all vectors of a block together: 24 KiB of x */
+    TILE_ROWS = 128,
+    TILE_BYTES = 256 << 10,
+};
+
+/* What depends on the format alone; all of it folds away. */
+INLINE size_t group_bytes(const int fmt)
+{
+    return fmt == FMT_Q8G ? 128 : fmt == FMT_Q4G ? 64 : 48;
+}
+
+/* The words of a Q4G or Q3G group, lanes [part * VEC, ...); step j is a field of each. */
+INLINE uvec words(const int fmt, const uint8_t *group, unsigned part)
+{
+    uvec w = {0};
+
+    if (fmt == FMT_Q4G) {
+        memcpy(&w, group + part * sizeof(w), sizeof(w));
+    } else if (fmt == FMT_Q3G) { /* 24 bits each: three bytes of every four, to begin with */
+#if defined(__AVX512F__)
+        const __m512i quarters =
+            _mm512_setr_epi32(0, 1, 2, 0, 3, 4, 5, 0, 6, 7, 8, 0, 9, 10, 11, 0);
+        const __m512i spread = _mm512_broadcast_i32x4(
+            _mm_setr_epi8(0, 1, 2, -1, 3, 4, 5, -1, 6, 7, 8, -1, 9, 10, 11, -1));
+        __m512i packed = _mm512_maskz_loadu_epi32(0x0fff, group);
+
+        w = (uvec)_mm512_shuffle_epi8(_mm512_permutexvar_epi32(quarters, packed), spread);
+#else
+        const __m256i spread =
+            _mm256_setr_epi8(0, 1, 2, -1, 3, 4, 5, -1, 6, 7, 8, -1, 9, 10, 11, -1, /* from byte 0 */
+                             4, 5, 6, -1, 7, 8, 9, -1, 10, 11, 12, -1, 13, 14, 15, -1); /* from 8 */
+        const uint8_t *b = group + (size_t)part * 24;
+
+        w = (uvec)_mm256_shuffle_epi8(_mm256_loadu2_m128i((const __m128i *)(const void *)(b + 8),
+                                                          (const __m128i *)(const void *)b),
+                                      spread);
+#endif
+    }
+    return w;
+}
+
+/* (w & mask) | bits */
+INLINE uvec select_bits(uvec w, uint32_t mask, uint32_t bits)
+{
+#if defined(__AVX512F__)
+    return (uvec)_mm512_ternarylogic_epi32((__m512i)w, _mm512_set1_epi32((int)mask),
+                                           _mm512_set1_epi32((int)bits), 0xea);
+#else
+    return (w & mask) | bits;
+#endif
+}
+
+/* Codes of the field of `width` bits at bit b, b + width <= 23. */
+INLINE vec field(uvec w, const unsigned width, const unsigned b)
+{
+    const float bias = (float)(1 << (width - 1));
+
+#if defined(__AVX512F__)
+    if (b == 0) { /* a fourth bit beside a field of three is not looked at */
+        const __m512 codes =
+            width == 4 ? _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7)
+                       : _mm512_setr_ps(-4, -3, -2, -1, 0, 1, 2, 3, -4, -3, -2, -1, 0, 1, 2, 3);
+
+        return (vec)_mm512_permutexvar_ps((__m512i)w, codes);
+    }
+#endif
+    return (vec)select_bits(w, ((1u << width) - 1) << b, (127 + 23 - b) << 23) -
+           lanes_all((float)(1u << (23 - b)) + bias);
+}
+
+/* Codes of step j of those lanes. */
+INLINE vec codes(const int fmt, const uint8_t *group, uvec w, unsigned part, const unsigned j)
+{
+    if (fmt == FMT_Q8G) {
+        const uint8_t *b = group + j * LANES + part * VEC;
+
+#if defined(__AVX512F__)
+        return _mm512_cvtepi32_ps(
+            _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)b)));
+#else
+        return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadu_si64(b)));
+#endif
+    }
+    if (fmt == FMT_Q4G)
+        return field(j < 4 ? w : w >> 16, 4, 4 * (j % 4));
+    return field(j < 4 ? w : w >> 12, 3, 3 * (j % 4));
+}
+
+/* Rows and columns of an 8 x 8 matrix change places. */
+INLINE void transpose8(float *out, size_t out_stride, const float *in, size_t in_stride)
+{
+    __m256 a[8], b[8];
+
+    for (unsigned i = 0; i < 8; i++)
+        a[i] = _mm256_loadu_ps(in + i * in_stride);
+    for (unsigned i = 0; i < 8; i += 2) {
+        b[i] = _mm256_unpacklo_ps(a[i], a[i + 1]);
+        b[i + 1] = _mm256_unpackhi_ps(a[i], a[i + 1]);
+    }
+    for (unsigned i = 0; i < 8; i += 4) {
+        a[i] = _mm256_shuffle_ps(b[i], b[i + 2], 0x44);
+        a[i + 1] = _mm256_shuffle_ps(b[i], b[i + 2], 0xee);
+        a[i + 2] = _mm256_shuffle_ps(b[i + 1], b[i + 3], 0x44);
+        a[i + 3] = _mm256_shuffle_ps(b[i + 1], b[i + 3], 0xee);
+    }
+    for (unsigned i = 0; i < 4; i++) {
+        _mm256_storeu_ps(out + i * out_stride, _mm256_permute2f128_ps(a[i], a[i + 4], 0x20));
+        _mm256_storeu_ps(out + (i + 4) * out_stride, _mm256_permute2f128_ps(a[i], a[i + 4], 0x31));
+    }
+}
+
+static void to_steps(float *out, const float *x)
+{
+    for (unsigned half = 0; half < 2; half++)
+        transpose8(out + 8 * half, LANES, x + 64 * half, STEPS);
+}
+
+static void from_steps(float *out, const float *x)
+{
+    for (unsigned half = 0; half < 2; half++)
+        transpose8(out + 64 * half, STEPS, x + 8 * half, LANES);
+}
+
+INLINE void widen(float *s, const uint16_t *half, uint32_t n)
+{
+    uint32_t g = 0;
+
+    for (; g + 8 <= n; g += 8)
+        _mm256_storeu_ps(
+            s + g, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(half + g))));
+    for (; g < n; g++)
+        s[g] = _cvtsh_ss(half[g]);
+}
+
+/* y[0...3] = fold16 of each of four rows of sixteen lanes, `stride` apart. */
+INLINE __m128 fold_four(const float *acc, size_t stride)
+{
+    __m128 a[4], b[2];
+
+    for (unsigned r = 0; r < 4; r++) {
+        __m256 h =
+            _mm256_add_ps(_mm256_load_ps(acc + r * stride), _mm256_load_ps(acc + r * stride + 8));
+
+        a[r] = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+    }
+    for (unsigned r = 0; r < 2; r++)
+        b[r] = _mm_add_ps(_mm_movelh_ps(a[2 * r], a[2 * r + 1]),
+                          _mm_movehl_ps(a[2 * r + 1], a[2 * r]));
+    return _mm_add_ps(_mm_shuffle_ps(b[0], b[1], 0x88), _mm_shuffle_ps(b[0], b[1], 0xdd));
+}
+
+struct tile { /* n rows of a weight, a block of vectors, a chunk of groups */
+    const uint8_t *data;
+    const uint16_t *scale;
+    size_t row_bytes, scales; /* strides between rows */
+    const float *x;
+    size_t x_stride; /* between vectors */
+    uint32_t n_groups;
+};
+
+/* acc[R][T][LANES] of rows [r, r + R), R and T constants. */
+INLINE void block(const int fmt, float *acc, const struct tile *c, uint32_t r, const unsigned R,
+                  const unsigned T)
+{
+    const uint8_t *row = c->data + r * c->row_bytes;
+    float s[ROWS][CHUNK_GROUPS];
+
+    for (unsigned i = 0; i < R; i++)
+        widen(s[i], c->scale + (r + i) * c->scales, c->n_groups);
+    for (unsigned part = 0; part < PARTS; part++) {
+        vec a[ROWS][VECTORS];
+
+#pragma GCC unroll 4
+        for (unsigned i = 0; i < R; i++)
+#pragma GCC unroll 6
+            for (unsigned t = 0; t < T; t++)
+                a[i][t] = lanes_load(acc + (i * T + t) * LANES + part * VEC);
+        for (uint32_t g = 0; g < c->n_groups; g++) {
+            const float *x = c->x + (size_t)g * FORMAT_GROUP + part * VEC;
+            const uint8_t *group = row + g * group_bytes(fmt);
+            vec p[ROWS][VECTORS] = {0};
+            uvec w[ROWS];
+
+#pragma GCC unroll 4
+            for (unsigned i = 0; i < R; i++) {
+                w[i] = words(fmt, group + i * c->row_bytes, part);
+                if (T == 1 && part == 0) /* the rows after these, which are not far */
+                    for (unsigned line = 0; line < (fmt == FMT_Q8G ? 2 : 1); line++)
+                        _mm_prefetch(group + (i + R) * c->row_bytes + line * 64, _MM_HINT_T0);
+            }
+#pragma GCC unroll 8
+            for (unsigned j = 0; j < STEPS; j++) {
+                vec q[ROWS];
+
+#pragma GCC unroll 4
+                for (unsigned i = 0; i < R; i++)
+                    q[i] = codes(fmt, group + i * c->row_bytes, w[i], part, j);
+#pragma GCC unroll 6
+                for (unsigned t = 0; t < T; t++) {
+                    vec v = lanes_load(x + t * c->x_stride + j * LANES);
+
+#pragma GCC unroll 4
+                    for (unsigned i = 0; i < R; i++)
+                        p[i][t] = lanes_fma(q[i], v, p[i][t]);
+                }
+            }
+#pragma GCC unroll 4
+            for (unsigned i = 0; i < R; i++)
+#pragma GCC unroll 6
+                for (unsigned t = 0; t < T; t++)
+                    a[i][t] = lanes_fma(lanes_all(s[i][g]), p[i][t], a[i][t]);
+        }
+#pragma GCC unroll 4
+        for (unsigned i = 0; i < R; i++)
+#pragma GCC unroll 6
+            for (unsigned t = 0; t < T; t++)
+                lanes_store(acc + (i * T + t) * LANES + part * VEC, a[i][t]);
+    }
+}
+
+/* Rows [r0, r0 + n), n <= TILE_ROWS, and T <= VECTORS vectors, T a constant. */
+INLINE void tile(const int fmt, float *y, size_t y_stride, const float *x, size_t x_stride,
+                 const struct tensor *w, uint32_t r0, uint32_t n, const unsigned T)
+{
+    const unsigned R = T == 1 ? ROWS : ROWS_MANY;
+    const uint32_t chunk = CHUNK_GROUPS / T;
+    alignas(64) float steps[CHUNK_GROUPS * FORMAT_GROUP];
+    alignas(64) float acc[TILE_ROWS * VECTORS * LANES];
+    uint32_t r;
+
+    memset(acc, 0, (size_t)n * T * LANES * sizeof(float));
+    for (uint32_t g0 = 0; g0 < w->groups; g0 += chunk) {
+        struct tile c = {.data = w->data + r0 * w->row_bytes + g0 * group_bytes(fmt),
+                         .scale = w->scale + (size_t)r0 * w->groups + g0,
+                         .row_bytes = w->row_bytes,
+                         .scales = w->groups,
+                         .x = x + (size_t)g0 * FORMAT_GROUP,
+                         .x_stride = x_stride,
+                         .n_groups = min_u32(w->groups - g0, chunk)};
+
+        if (fmt != FMT_Q8G) {
+            for (unsigned t = 0; t < T; t++)
+                for (uint32_t g = 0; g < c.n_groups; g++)
+                    to_steps(steps + (t * chunk + g) * FORMAT_GROUP,
+                             c.x + t * x_stride + (size_t)g * FORMAT_GROUP);
+            c.x = steps;
+            c.x_stride = chunk * FORMAT_GROUP;
+        }
+        for (r = 0; r + R <= n; r += R)
+            block(fmt, acc + (size_t)r * T * LANES, &c, r, R, T);
+        for (; r < n; r++)
+            block(fmt, acc + (size_t)r * T * LANES, &c, r, 1, T);
+    }
+    for (unsigned t = 0; t < T; t++) {
+        for (r = 0; r + 4 <= n; r += 4)
+            _mm_storeu_ps(y + t * y_stride + r0 + r,
+                          fold_four(acc + (r * T + t) * LANES, T * LANES));
+        for (; r < n; r++)
+            y[t * y_stride + r0 + r] = fold16(acc + ((size_t)r * T + t) * LANES);
+    }
+}
+
+typedef void tile_fn(float *y, size_t y_stride, const float *x, size_t x_stride,
+                     const struct tensor *w, uint32_t r0, uint32_t n);
+
+#define TILE(fmt, T)                                                                               \
+    static void tile_##fmt##_##T(float *y, size_t y_stride, const float *x, size_t x_stride,       \
+                                 const struct tensor *w, uint32_t r0, uint32_t n)                  \
+    {                                                                                              \
+        tile(FMT_##fmt, y, y_stride, x, x_stride, w, r0, n, T);                                    \
+    }
+#define TILES(fmt) TILE(fmt, 1) TILE(fmt, 2) TILE(fmt, 3) TILE(fmt, 4) TILE(fmt, 5) TILE(fmt, 6)
+TILES(Q8G)
+TILES(Q4G)
+TILES(Q3G)
+
+#define TILES_OF(fmt)                                                                              \
+    {                                                                                              \
+        NULL, tile_##fmt##_1, tile_##fmt##_2, tile_##fmt##_3, tile_##fmt##_4, tile_##fmt##_5,      \
+            tile_##fmt##_6                                                                         \
+    }
+static tile_fn *const tiles[][VECTORS + 1] = {
+    [FMT_Q8G] = TILES_OF(Q8G), [FMT_Q4G] = TILES_OF(Q4G), [FMT_Q3G] = TILES_OF(Q3G)};
+
+static void gemv_grouped(float *y, size_t y_stride, const float *x, size_t x_stride, uint32_t T,
+                         const struct tensor *w, uint32_t r0, uint32_t r1)
+{
+    uint32_t rows = (uint32_t)(TILE_BYTES / w->row_bytes) / ROWS * ROWS;
+
+    rows = rows < 4 * ROWS ? 4 * ROWS : min_u32(rows, TILE_ROWS);
+    for (uint32_t r = r0; r < r1; r += rows)
+        for (uint32_t t = 0, left, n; (left = T - t); t += n) {
+            n = (left + VECTORS - 1) / VECTORS; /* blocks, and then vectors of the next one */
+            n = (left + n - 1) / n;
+            tiles[w->fmt][n](y + t * y_stride, y_stride, x + t * x_stride, x_stride, w, r,
+                             min_u32(r1 - r, rows));
+        }
+}
+
+static const float *float_row(const struct tensor *w, size_t r)
+{
+    return (const float *)(const void *)(w->data + r * w->row_bytes);
+}
+
+static void gemv_f32(float *y, size_t y_stride, const float *x, size_t x_stride, uint32_t T,
+                     const struct tensor *w, uint32_t r0, uint32_t r1)
+{
+    size_t stride = w->row_bytes / sizeof(float);
+    uint32_t r = r0;
+
+    for (; r + 4 <= r1; r += 4)
+        for (uint32_t t = 0; t < T; t++)
+            lanes_dots(y + t * y_stride + r, x + t * x_stride, float_row(w, r), stride, 4, w->cols);
+    for (; r < r1; r++)
+        for (uint32_t t = 0; t < T; t++)
+            lanes_dots(y + t * y_stride + r, x + t * x_stride, float_row(w, r), stride, 1, w->cols);
+}
+
+static void gemv(float *y, size_t y_stride, const float *x, size_t x_stride, uint32_t T,
+                 const struct tensor *w, uint32_t r0, uint32_t r1)
+{
+    (w->fmt == FMT_F32 ? gemv_f32 : gemv_grouped)(y, y_stride, x, x_stride, T, w, r0, r1);
+}
+
+/* A group of out stays in registers, in [step][lane] order, while the rows go by. */
+INLINE void axpy_grouped(const int fmt, float *out, const float *x, const struct tensor *w,
+                         uint32_t r0, uint32_t n)
+{
+    for (uint32_t g = 0; g < w->groups; g++) {
+        uint32_t c0 = g * FORMAT_GROUP, n_cols = min_u32(w->cols - c0, FORMAT_GROUP);
+        float plain[FORMAT_GROUP] = {0}, steps[FORMAT_GROUP];
+
+        memcpy(plain, out + c0, n_cols * sizeof(float));
+        if (fmt == FMT_Q8G)
+            memcpy(steps, plain, sizeof(steps));
+        else
+            to_steps(steps, plain);
+        for (unsigned part = 0; part < PARTS; part++) {
+            vec a[STEPS];
+
+#pragma GCC unroll 8
+            for (unsigned j = 0; j < STEPS; j++)
+                a[j] = lanes_load(steps + j * LANES + part * VEC);
+            for (uint32_t i = 0; i < n; i++) {
+                size_t r = (size_t)r0 + i;
+                const uint8_t *group = w->data + r * w->row_bytes + g * group_bytes(fmt);
+                uvec word = words(fmt, group, part);
+                vec xs = lanes_all(x[i] * _cvtsh_ss(w->scale[r * w->groups + g]));
+
+#pragma GCC unroll 8
+                for (unsigned j = 0; j < STEPS; j++)
+                    a[j] = lanes_fma(xs, codes(fmt, group, word, part, j), a[j]);
+            }
+#pragma GCC unroll 8
+            for (unsigned j = 0; j < STEPS; j++)
+                lanes_store(steps + j * LANES + part * VEC, a[j]);
+        }
+        if (fmt == FMT_Q8G)
+            memcpy(plain, steps, sizeof(plain));
+        else
+            from_steps(plain, steps);
+        memcpy(out + c0, plain, n_cols * sizeof(float));
+    }
+}
+
+static void axpy_rows(float *out, const float *x, const struct tensor *w, uint32_t r0, uint32_t n)
+{
+    if (w->fmt == FMT_Q8G)
+        axpy_grouped(FMT_Q8G, out, x, w, r0, n);
+    else if (w->fmt == FMT_Q4G)
+        axpy_grouped(FMT_Q4G, out, x, w, r0, n);
+    else if (w->fmt == FMT_Q3G)
+        axpy_grouped(FMT_Q3G, out, x, w, r0, n);
+    else
+        for (uint32_t i = 0; i < n; i++) {
+            const float *row = float_row(w, (size_t)r0 + i);
+
+            for (uint32_t c = 0; c < w->cols; c++)
+                out[c] = fmaf(x[i], row[c], out[c]);
+        }
+}
+
+void K(gemv_fill)(struct kernels *k)
+{
+    k->gemv = gemv;
+    k->axpy_rows = axpy_rows;
+}
