@@ -10,23 +10,28 @@
  * A field becomes a float without a conversion. Under the exponent of 2^(23 - b), the bits of a
  * field at bit b weigh 1, 2, 4...: (word & mask) | exponent is 2^(23 - b) + field, exactly, and one
  * subtraction leaves the code. AVX-512 has a second way for fields that begin at bit 0: a permute
- * of a table of sixteen floats looks at the low four bits of each index only.
+ * of a table of sixteen floats looks at the low four bits of each index only. The two ways keep
+ * different execution units busy, so they take turns.
  */
 #include <immintrin.h>
 #include <math.h>
 #include <stdalign.h>
 #include <string.h>
 
-#include "base/half.h"
 #include "model/kernels/lanes.h"
 #include "model/kernels/level.h"
 
 enum {
     STEPS = FORMAT_GROUP / LANES,
-    ROWS = 4,                      /* of a block with one vector, and of what is folded at once */
-    ROWS_MANY = VEC == 16 ? 4 : 2, /* of a block with several */
-    VECTORS = 6,                   /* accumulators: 24 of 32 registers, or 12 of 16 */
-    CHUNK_GROUPS = 48,             /* of all vectors of a block together: 24 KiB of x */
+    ROWS = 4, /* of a block with one vector, and of what is folded at once */
+#if defined(__AVX512F__)
+    ROWS_MANY = 4,
+    VECTORS = 4, /* of a block with several: 16 accumulators in 32 registers */
+#else
+    ROWS_MANY = 1,
+    VECTORS = 8, /* 8 in 16 */
+#endif
+    CHUNK_GROUPS = 48, /* of all vectors of a block together: 24 KiB of x */
     TILE_ROWS = 128,
     TILE_BYTES = 256 << 10,
 };
@@ -37,7 +42,8 @@ INLINE size_t group_bytes(const int fmt)
     return fmt == FMT_Q8G ? 128 : fmt == FMT_Q4G ? 64 : 48;
 }
 
-/* The words of a Q4G or Q3G group, lanes [part * VEC, ...); step j is a field of each. */
+/* The words of a Q4G or Q3G group, lanes [part * VEC, ...); step j is a field of each. A field is
+ * its code plus half of what it can hold. */
 INLINE uvec words(const int fmt, const uint8_t *group, unsigned part)
 {
     uvec w = {0};
@@ -96,9 +102,24 @@ INLINE vec field(uvec w, const unsigned width, const unsigned b)
            lanes_all((float)(1u << (23 - b)) + bias);
 }
 
-/* Codes of step j of those lanes. */
-INLINE vec codes(const int fmt, const uint8_t *group, uvec w, unsigned part, const unsigned j)
+/* The same by two shifts, w with the highest bit of every field flipped. Without 32 registers this
+ * is the better way where the loads of many vectors leave none for masks. */
+INLINE vec field_shifted(uvec w, const unsigned width, const unsigned b)
 {
+    return __builtin_convertvector((ivec)(w << (32 - width - b)) >> (32 - width), vec);
+}
+
+INLINE bool shifts(const unsigned T)
+{
+    return VEC == 8 && T > 1;
+}
+
+/* Codes of step j of those lanes, for T vectors. */
+INLINE vec codes(const int fmt, const uint8_t *group, uvec w, unsigned part, const unsigned j,
+                 const unsigned T)
+{
+    const unsigned width = fmt == FMT_Q4G ? 4 : 3, half = fmt == FMT_Q4G ? 16 : 12;
+
     if (fmt == FMT_Q8G) {
         const uint8_t *b = group + j * LANES + part * VEC;
 
@@ -109,9 +130,11 @@ INLINE vec codes(const int fmt, const uint8_t *group, uvec w, unsigned part, con
         return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadu_si64(b)));
 #endif
     }
-    if (fmt == FMT_Q4G)
-        return field(j < 4 ? w : w >> 16, 4, 4 * (j % 4));
-    return field(j < 4 ? w : w >> 12, 3, 3 * (j % 4));
+    if (shifts(T))
+        return field_shifted(w, width, width * j);
+    if (VEC == 16 && j % 2 == 0)
+        return field(w >> (width * j), width, 0);
+    return field(j < 4 ? w : w >> half, width, width * (j % 4));
 }
 
 /* Rows and columns of an 8 x 8 matrix change places. */
@@ -153,11 +176,23 @@ INLINE void widen(float *s, const uint16_t *half, uint32_t n)
 {
     uint32_t g = 0;
 
+#if defined(__AVX512F__)
+    for (; g + 16 <= n; g += 16)
+        _mm512_storeu_ps(
+            s + g, _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)(half + g))));
+    if (g < n) {
+        __mmask16 rest = (__mmask16)((1u << (n - g)) - 1);
+
+        _mm512_mask_storeu_ps(s + g, rest,
+                              _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(rest, half + g)));
+    }
+#else
     for (; g + 8 <= n; g += 8)
         _mm256_storeu_ps(
             s + g, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(half + g))));
     for (; g < n; g++)
         s[g] = _cvtsh_ss(half[g]);
+#endif
 }
 
 /* y[0...3] = fold16 of each of four rows of sixteen lanes, `stride` apart. */
@@ -200,7 +235,7 @@ INLINE void block(const int fmt, float *acc, const struct tile *c, uint32_t r, c
 
 #pragma GCC unroll 4
         for (unsigned i = 0; i < R; i++)
-#pragma GCC unroll 6
+#pragma GCC unroll 8
             for (unsigned t = 0; t < T; t++)
                 a[i][t] = lanes_load(acc + (i * T + t) * LANES + part * VEC);
         for (uint32_t g = 0; g < c->n_groups; g++) {
@@ -211,10 +246,11 @@ INLINE void block(const int fmt, float *acc, const struct tile *c, uint32_t r, c
 
 #pragma GCC unroll 4
             for (unsigned i = 0; i < R; i++) {
-                w[i] = words(fmt, group + i * c->row_bytes, part);
-                if (T == 1 && part == 0) /* the rows after these, which are not far */
+                w[i] = words(fmt, group + i * c->row_bytes, part) ^
+                       (shifts(T) ? fmt == FMT_Q4G ? 0x88888888u : 0x00924924u : 0);
+                if (T == 1 && part == 0) /* rows that come soon */
                     for (unsigned line = 0; line < (fmt == FMT_Q8G ? 2 : 1); line++)
-                        _mm_prefetch(group + (i + R) * c->row_bytes + line * 64, _MM_HINT_T0);
+                        _mm_prefetch(group + (i + 2 * R) * c->row_bytes + line * 64, _MM_HINT_T0);
             }
 #pragma GCC unroll 8
             for (unsigned j = 0; j < STEPS; j++) {
@@ -222,8 +258,8 @@ INLINE void block(const int fmt, float *acc, const struct tile *c, uint32_t r, c
 
 #pragma GCC unroll 4
                 for (unsigned i = 0; i < R; i++)
-                    q[i] = codes(fmt, group + i * c->row_bytes, w[i], part, j);
-#pragma GCC unroll 6
+                    q[i] = codes(fmt, group + i * c->row_bytes, w[i], part, j, T);
+#pragma GCC unroll 8
                 for (unsigned t = 0; t < T; t++) {
                     vec v = lanes_load(x + t * c->x_stride + j * LANES);
 
@@ -234,13 +270,13 @@ INLINE void block(const int fmt, float *acc, const struct tile *c, uint32_t r, c
             }
 #pragma GCC unroll 4
             for (unsigned i = 0; i < R; i++)
-#pragma GCC unroll 6
+#pragma GCC unroll 8
                 for (unsigned t = 0; t < T; t++)
                     a[i][t] = lanes_fma(lanes_all(s[i][g]), p[i][t], a[i][t]);
         }
 #pragma GCC unroll 4
         for (unsigned i = 0; i < R; i++)
-#pragma GCC unroll 6
+#pragma GCC unroll 8
             for (unsigned t = 0; t < T; t++)
                 lanes_store(acc + (i * T + t) * LANES + part * VEC, a[i][t]);
     }
@@ -297,18 +333,18 @@ typedef void tile_fn(float *y, size_t y_stride, const float *x, size_t x_stride,
     {                                                                                              \
         tile(FMT_##fmt, y, y_stride, x, x_stride, w, r0, n, T);                                    \
     }
-#define TILES(fmt) TILE(fmt, 1) TILE(fmt, 2) TILE(fmt, 3) TILE(fmt, 4) TILE(fmt, 5) TILE(fmt, 6)
-TILES(Q8G)
-TILES(Q4G)
-TILES(Q3G)
+#if defined(__AVX512F__)
+#define EACH(X, fmt) X(fmt, 1) X(fmt, 2) X(fmt, 3) X(fmt, 4)
+#else
+#define EACH(X, fmt) X(fmt, 1) X(fmt, 2) X(fmt, 3) X(fmt, 4) X(fmt, 5) X(fmt, 6) X(fmt, 7) X(fmt, 8)
+#endif
+EACH(TILE, Q8G)
+EACH(TILE, Q4G)
+EACH(TILE, Q3G)
 
-#define TILES_OF(fmt)                                                                              \
-    {                                                                                              \
-        NULL, tile_##fmt##_1, tile_##fmt##_2, tile_##fmt##_3, tile_##fmt##_4, tile_##fmt##_5,      \
-            tile_##fmt##_6                                                                         \
-    }
+#define ENTRY(fmt, T) [T] = tile_##fmt##_##T,
 static tile_fn *const tiles[][VECTORS + 1] = {
-    [FMT_Q8G] = TILES_OF(Q8G), [FMT_Q4G] = TILES_OF(Q4G), [FMT_Q3G] = TILES_OF(Q3G)};
+    [FMT_Q8G] = {EACH(ENTRY, Q8G)}, [FMT_Q4G] = {EACH(ENTRY, Q4G)}, [FMT_Q3G] = {EACH(ENTRY, Q3G)}};
 
 static void gemv_grouped(float *y, size_t y_stride, const float *x, size_t x_stride, uint32_t T,
                          const struct tensor *w, uint32_t r0, uint32_t r1)
@@ -377,7 +413,7 @@ INLINE void axpy_grouped(const int fmt, float *out, const float *x, const struct
 
 #pragma GCC unroll 8
                 for (unsigned j = 0; j < STEPS; j++)
-                    a[j] = lanes_fma(xs, codes(fmt, group, word, part, j), a[j]);
+                    a[j] = lanes_fma(xs, codes(fmt, group, word, part, j, 1), a[j]);
             }
 #pragma GCC unroll 8
             for (unsigned j = 0; j < STEPS; j++)
