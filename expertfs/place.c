@@ -8,7 +8,6 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "expertfs/container.h"
@@ -22,23 +21,21 @@ struct mover {
     struct progress *progress;
 };
 
-static int write_whole(int fd, const uint8_t *bytes, size_t n, const char *name, struct err *e)
+static struct out_dir dir_of(const struct mover *v, unsigned drive)
 {
-    while (n) {
-        ssize_t did = write(fd, bytes, n);
-
-        if (did < 0 && errno == EINTR)
-            continue;
-        if (did <= 0)
-            return err_sys(e, did ? errno : ENOSPC, "%s", name);
-        bytes += did;
-        n -= (size_t)did;
-    }
-    return 0;
+    return (struct out_dir){drive ? v->p.dir[drive] : container_dir(v->c), v->drive_fd[drive]};
 }
 
-static int copy_record(struct mover *v, int fd, unsigned layer, unsigned expert, const char *name,
-                       struct err *e)
+static int write_map(struct mover *v, const struct placement *p, struct err *e)
+{
+    struct out_dir home = dir_of(v, 0);
+
+    return placement_write(p, &home, e);
+}
+
+/* One of n records of a new file. */
+static int copy_record(struct mover *v, const struct out_dir *to, int fd, const char *name,
+                       unsigned layer, unsigned expert, uint64_t offset, struct err *e)
 {
     struct extent at = container_extent(v->c, layer, expert);
     unsigned n;
@@ -47,35 +44,35 @@ static int copy_record(struct mover *v, int fd, unsigned layer, unsigned expert,
     if (progress_cancelled(v->progress))
         return err_set(e, ERR_CANCELLED, "cancelled; the same command goes on");
     if (file_read(files[at.file], v->record, at.length, at.offset, e) ||
-        write_whole(fd, v->record, at.length, name, e))
+        out_write(to, fd, v->record, at.length, offset, name, e))
         return e->code;
+    out_start_writeback(fd, offset, at.length);
     atomic_fetch_add(&v->progress->done, at.length);
     atomic_fetch_add(&v->progress->bytes, at.length);
     return 0;
 }
 
-/* Write `n` records, which `expert` names in order, into a new file below dirfd; it gets its name
- * when it is whole and on the disk. */
-static int write_records(struct mover *v, int dirfd, const char *name, unsigned layer, unsigned n,
+/* Write `n` records, which `expert` names in order, into a new file of a drive's directory. */
+static int write_records(struct mover *v, unsigned drive, const char *name, unsigned layer,
+                         unsigned n,
                          unsigned (*expert)(const struct mover *v, unsigned drive, unsigned i),
-                         unsigned drive, struct err *e)
+                         struct err *e)
 {
-    char temporary[300];
-    int fd, bad = 0;
+    struct out_dir to = dir_of(v, drive);
+    uint32_t size = v->m->record.bytes;
+    int fd, bad;
 
-    snprintf(temporary, sizeof(temporary), "%s.tmp", name);
-    fd = openat(dirfd, temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-    if (fd < 0)
-        return err_sys(e, errno, "%s", temporary);
+    if (out_create(&to, name, 0, &fd, e))
+        return e->code;
+    bad = out_reserve(&to, fd, (uint64_t)n * size, name, e);
     for (unsigned i = 0; i < n && !bad; i++)
-        bad = copy_record(v, fd, layer, expert(v, drive, i), temporary, e);
-    if (!bad && (fsync(fd) || renameat(dirfd, temporary, dirfd, name) || placement_sync(dirfd)))
-        bad = err_sys(e, errno, "%s", name);
-    posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
-    close(fd);
+        bad = copy_record(v, &to, fd, name, layer, expert(v, drive, i), (uint64_t)i * size, e);
     if (bad)
-        unlinkat(dirfd, temporary, 0);
-    return bad;
+        close(fd);
+    else if (!out_publish(&to, name, fd, e))
+        return 0;
+    out_remove_temporary(&to, name);
+    return e->code;
 }
 
 static unsigned expert_of_piece(const struct mover *v, unsigned drive, unsigned i)
@@ -89,24 +86,6 @@ static unsigned expert_of_bank(const struct mover *v, unsigned drive, unsigned i
     return i;
 }
 
-/* Is there room for `bytes` below this directory? */
-static int room_for(int fd, uint64_t bytes, const char *name, struct err *e)
-{
-    struct statvfs st;
-    uint64_t room;
-
-    if (fstatvfs(fd, &st))
-        return err_sys(e, errno, "%.200s", name);
-    room = (uint64_t)st.f_bavail * st.f_frsize;
-    if (room >= bytes)
-        return 0;
-    return err_set(
-        e, ERR_IO,
-        "%.200s: %.1f MiB are free, the next part takes %.1f MiB; make room or give this "
-        "drive a smaller share",
-        name, (double)room / (1 << 20), (double)bytes / (1 << 20));
-}
-
 static int spread_layer(struct mover *v, unsigned layer, struct err *e)
 {
     char piece[PLACEMENT_NAME_BYTES];
@@ -115,23 +94,21 @@ static int spread_layer(struct mover *v, unsigned layer, struct err *e)
     for (unsigned d = 0; d < v->p.n; d++) {
         unsigned n = placement_records(&v->p, d, v->m->n_experts);
 
-        if (n && (room_for(v->drive_fd[d], (uint64_t)n * v->m->record.bytes, v->p.dir[d], e) ||
-                  write_records(v, v->drive_fd[d], piece, layer, n, expert_of_piece, d, e)))
+        if (n && write_records(v, d, piece, layer, n, expert_of_piece, e))
             return err_wrap(e, "drive %u (%.200s)", d, v->p.dir[d]);
     }
     v->p.spread[layer] = true;
-    return placement_write(&v->p, v->dirfd, e);
+    return write_map(v, &v->p, e);
 }
 
 static int gather_layer(struct mover *v, unsigned layer, struct err *e)
 {
     const struct bank *bank = &v->m->bank[layer];
 
-    if (room_for(v->dirfd, bank->bytes, container_dir(v->c), e) ||
-        write_records(v, v->dirfd, bank->file, layer, v->m->n_experts, expert_of_bank, 0, e))
+    if (write_records(v, 0, bank->file, layer, v->m->n_experts, expert_of_bank, e))
         return e->code;
     v->p.spread[layer] = false;
-    return placement_write(&v->p, v->dirfd, e);
+    return write_map(v, &v->p, e);
 }
 
 /* Files that drives.json says are not in use: left over from a layer that was moved, or begun. */
@@ -195,13 +172,16 @@ static bool same_drives(const struct placement *a, const struct placement *b)
 /* Directories of all drives, made and marked where they are new. */
 static int drives_begin(struct mover *v, struct err *e)
 {
+    struct out_dir to;
+
     for (unsigned d = 0; d < v->p.n; d++) {
         if (d && mkdir(v->p.dir[d], 0777) && errno != EEXIST)
             return err_sys(e, errno, "%.200s", v->p.dir[d]);
         v->drive_fd[d] = openat(v->dirfd, v->p.dir[d], O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         if (v->drive_fd[d] < 0)
             return err_sys(e, errno, "%.200s", v->p.dir[d]);
-        if (placement_mark_dir(&v->p, d, v->drive_fd[d], e))
+        to = dir_of(v, d);
+        if (placement_mark_dir(&v->p, d, &to, e))
             return e->code;
     }
     return 0;
@@ -220,7 +200,7 @@ static int begin_spread(struct mover *v, const struct placement *want, struct er
             if (getrandom(&v->p.set, sizeof(v->p.set), 0) < 0)
                 return err_sys(e, errno, "a number for this set of drives");
         placement_lay(&v->p);
-        if (placement_write(&v->p, v->dirfd, e))
+        if (write_map(v, &v->p, e))
             return e->code;
     }
     return drives_begin(v, e);
@@ -263,7 +243,7 @@ static int end_gather(struct mover *v, struct err *e)
         unlinkat(v->drive_fd[d], "waste-drive.json", 0);
         rmdir(v->p.dir[d]);
     }
-    return placement_write(&none, v->dirfd, e);
+    return write_map(v, &none, e);
 }
 
 int place_gather(const char *dir, struct progress *progress, struct err *e)

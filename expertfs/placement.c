@@ -151,33 +151,13 @@ int placement_read(struct placement *p, int dirfd, unsigned first, unsigned end,
     return p->n ? 0 : e->code;
 }
 
-int placement_sync(int dirfd)
+/* Takes the reference. */
+static int write_json(const struct out_dir *d, const char *name, json_t *value, struct err *e)
 {
-    int fd = openat(dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), bad;
-
-    if (fd < 0)
-        return -1;
-    bad = fsync(fd);
-    close(fd);
-    return bad;
-}
-
-/* A small file, whole or not at all, and on the disk when this returns. Takes the reference. */
-static int write_small(int dirfd, const char *name, json_t *value, struct err *e)
-{
-    char *text = value ? json_dumps(value, JSON_INDENT(1)) : NULL, temporary[64];
-    int fd = -1, bad = 0;
+    char *text = value ? json_dumps(value, JSON_INDENT(1)) : NULL;
+    int bad = text ? out_file(d, name, text, strlen(text), e) : err_set(e, ERR_NOMEM, "%s", name);
 
     json_decref(value);
-    if (!text)
-        return err_set(e, ERR_NOMEM, "%s", name);
-    snprintf(temporary, sizeof(temporary), "%s.tmp", name);
-    fd = openat(dirfd, temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-    if (fd < 0 || write(fd, text, strlen(text)) != (ssize_t)strlen(text) || fsync(fd) ||
-        renameat(dirfd, temporary, dirfd, name) || placement_sync(dirfd))
-        bad = err_sys(e, errno ? errno : ENOSPC, "%s", name);
-    if (fd >= 0)
-        close(fd);
     free(text);
     return bad;
 }
@@ -187,14 +167,14 @@ static json_t *set_text(uint64_t set)
     return json_sprintf("%016" PRIx64, set);
 }
 
-int placement_write(const struct placement *p, int dirfd, struct err *e)
+int placement_write(const struct placement *p, const struct out_dir *d, struct err *e)
 {
     json_t *drives = json_array(), *layers = json_array();
 
     if (!p->n) {
         json_decref(drives);
         json_decref(layers);
-        if ((unlinkat(dirfd, MAP, 0) && errno != ENOENT) || placement_sync(dirfd))
+        if ((unlinkat(d->fd, MAP, 0) && errno != ENOENT) || fsync(d->fd))
             return err_sys(e, errno, "%s", MAP);
         return 0;
     }
@@ -204,10 +184,10 @@ int placement_write(const struct placement *p, int dirfd, struct err *e)
     for (unsigned l = 0; l < FORMAT_LAYERS_MAX; l++)
         if (p->spread[l])
             json_array_append_new(layers, json_integer(l));
-    return write_small(dirfd, MAP,
-                       json_pack("{s:i, s:o, s:o, s:o}", "version", VERSION, "set",
-                                 set_text(p->set), "drives", drives, "layers", layers),
-                       e);
+    return write_json(d, MAP,
+                      json_pack("{s:i, s:o, s:o, s:o}", "version", VERSION, "set", set_text(p->set),
+                                "drives", drives, "layers", layers),
+                      e);
 }
 
 /* The set and number that a directory is marked with; *set 0: it is not. */
@@ -255,14 +235,15 @@ int placement_open_dir(const struct placement *p, unsigned drive, int dirfd, str
     return -1;
 }
 
-int placement_mark_dir(const struct placement *p, unsigned drive, int fd, struct err *e)
+int placement_mark_dir(const struct placement *p, unsigned drive, const struct out_dir *d,
+                       struct err *e)
 {
     int64_t number = 0;
     uint64_t set;
 
     if (!drive)
         return 0;
-    if (read_mark(fd, p->dir[drive], &set, &number, e))
+    if (read_mark(d->fd, p->dir[drive], &set, &number, e))
         return e->code;
     if (set && (set != p->set || number != (int64_t)drive))
         return err_set(e, ERR_ARG,
@@ -270,7 +251,7 @@ int placement_mark_dir(const struct placement *p, unsigned drive, int fd, struct
                        "): remove it, or name another directory",
                        p->dir[drive], number, set);
     return set ? 0
-               : write_small(fd, MARK,
-                             json_pack("{s:o, s:i}", "set", set_text(p->set), "drive", (int)drive),
-                             e);
+               : write_json(d, MARK,
+                            json_pack("{s:o, s:i}", "set", set_text(p->set), "drive", (int)drive),
+                            e);
 }

@@ -15,6 +15,7 @@
 
 #include "base/err.h"
 #include "expertfs/format.h"
+#include "expertfs/out_dir.h"
 
 enum {
     PLACEMENT_DRIVES_MAX = 16,
@@ -43,7 +44,7 @@ void placement_lay(struct placement *p);
  * ERR_FORMAT. */
 int placement_read(struct placement *p, int dirfd, unsigned first, unsigned end, struct err *e);
 /* Write it, whole or not at all, to the disk. n = 0 removes it. */
-int placement_write(const struct placement *p, int dirfd, struct err *e);
+int placement_write(const struct placement *p, const struct out_dir *d, struct err *e);
 
 /* Which drive has this expert of a spread layer, and as which of its records. */
 unsigned placement_drive(const struct placement *p, unsigned expert, unsigned *rank);
@@ -56,9 +57,7 @@ void placement_piece(char name[PLACEMENT_NAME_BYTES], unsigned layer);
 /* The directory of a drive, opened and recognised; -1: err. dirfd is the container's. */
 int placement_open_dir(const struct placement *p, unsigned drive, int dirfd, struct err *e);
 /* Mark a directory as a drive of this set. ERR_ARG: it is another set's already. */
-int placement_mark_dir(const struct placement *p, unsigned drive, int fd, struct err *e);
-
-/* Names in a directory, which may be open for searching only, onto the disk: 0, or -1 and errno. */
-int placement_sync(int dirfd);
+int placement_mark_dir(const struct placement *p, unsigned drive, const struct out_dir *d,
+                       struct err *e);
 
 #endif

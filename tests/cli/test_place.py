@@ -193,7 +193,7 @@ def test_a_full_drive_leaves_the_model_whole(copy, drives):
         pytest.skip("tmpfs cannot be mounted here")
     try:
         error = waste_error("place", copy, "--drives", spec(drives, (16, 1)), check=1)
-        assert "are free" in error["detail"] and str(drives[0]) in error["detail"]
+        assert "No space left" in error["detail"] and "free" in error["detail"] and str(drives[0]) in error["detail"]
         assert logits(copy) == said and waste_json("verify", copy)["bad"] == 0
         subprocess.run(["mount", "-o", "remount,size=64M", drives[0]], check=True)
         waste_json("place", copy, "--drives", spec(drives, (16, 1)))
