@@ -40,7 +40,7 @@ int project(struct projected *out, const struct routes *r, const struct projecti
             struct err *e);
 
 /* A trace of so many tokens, seeded, for models of which none is published: neighbours share about
- * 30 % of their experts, some experts are popular, and what was in use some tokens ago comes back.
+ * 23 % of their experts, some experts are popular, and what was in use some tokens ago comes back.
  * release what it gives. ERR_NOMEM. */
 int routes_invent(struct routes *out, unsigned n_layers, unsigned n_experts, unsigned top_k,
                   unsigned n_tokens, uint64_t seed, struct err *e);
