@@ -178,9 +178,9 @@ int placement_write(const struct placement *p, const struct out_dir *d, struct e
             return err_sys(e, errno, "%s", MAP);
         return 0;
     }
-    for (unsigned d = 0; d < p->n; d++)
+    for (unsigned i = 0; i < p->n; i++)
         json_array_append_new(drives,
-                              json_pack("{s:s, s:i}", "dir", p->dir[d], "share", (int)p->share[d]));
+                              json_pack("{s:s, s:i}", "dir", p->dir[i], "share", (int)p->share[i]));
     for (unsigned l = 0; l < FORMAT_LAYERS_MAX; l++)
         if (p->spread[l])
             json_array_append_new(layers, json_integer(l));
