@@ -155,10 +155,15 @@ static int mover_open(struct mover *v, const char *dir, struct progress *progres
         return err_set(e, ERR_UNSUPPORTED, "%.200s has no experts to move", dir);
     }
     v->record = malloc(v->m->record.bytes);
-    if (v->record)
+    v->drive_fd[0] = openat(v->dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (!v->record)
+        err_set(e, ERR_NOMEM, "one record of %u bytes", v->m->record.bytes);
+    else if (v->drive_fd[0] < 0)
+        err_sys(e, errno, "%.200s", dir);
+    else
         return 0;
     mover_close(v);
-    return err_set(e, ERR_NOMEM, "one record of %u bytes", v->m->record.bytes);
+    return e->code;
 }
 
 static bool same_drives(const struct placement *a, const struct placement *b)
@@ -169,13 +174,13 @@ static bool same_drives(const struct placement *a, const struct placement *b)
     return a->n == b->n;
 }
 
-/* Directories of all drives, made and marked where they are new. */
+/* Directories of the other drives, made and marked where they are new. */
 static int drives_begin(struct mover *v, struct err *e)
 {
     struct out_dir to;
 
-    for (unsigned d = 0; d < v->p.n; d++) {
-        if (d && mkdir(v->p.dir[d], 0777) && errno != EEXIST)
+    for (unsigned d = 1; d < v->p.n; d++) {
+        if (mkdir(v->p.dir[d], 0777) && errno != EEXIST)
             return err_sys(e, errno, "%.200s", v->p.dir[d]);
         v->drive_fd[d] = openat(v->dirfd, v->p.dir[d], O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         if (v->drive_fd[d] < 0)
