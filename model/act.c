@@ -53,14 +53,14 @@ static void lay_mla(struct mla_act *a, struct bump *b, const struct hparams *hp,
     a->q_lora_w = act_pad(hp->q_lora);
     a->out_w = act_pad((size_t)hp->n_heads * hp->v_dim);
     a->kv_lora_w = act_pad(hp->kv_lora);
-    a->scratch_n = (attend_scratch_floats(hp->kv_lora) + 15) & ~(size_t)15;
+    a->scratch_n = attend_scratch_floats(hp->kv_lora, MLA_QUERIES);
     a->q_low = floats(b, T * a->q_lora_w);
     a->q = floats(b, T * hp->n_heads * (hp->nope + hp->rope));
     a->kv = floats(b, T * (hp->kv_lora + hp->rope));
     a->gate = floats(b, hp->mla_gate ? T * hp->n_heads * hp->v_dim : 0);
     a->o = floats(b, T * a->out_w);
-    a->query = floats(b, (size_t)s.threads * hparams_latent_stride(hp));
-    a->context = floats(b, s.threads * T * a->kv_lora_w);
+    a->query = floats(b, (size_t)s.threads * MLA_QUERIES * hparams_latent_stride(hp));
+    a->context = floats(b, (size_t)s.threads * MLA_QUERIES * a->kv_lora_w);
     a->scratch = floats(b, s.threads * a->scratch_n);
 }
 

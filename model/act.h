@@ -35,14 +35,16 @@ struct kda_act {                  /* C channels, H heads, D = C / H */
     size_t dim_w, chan_w;
 };
 
+enum { MLA_QUERIES = 32 }; /* of rows and heads that meet a block of keys together */
+
 struct mla_act {
     float *q_low;   /* [T][q_lora_w] */
     float *q;       /* [T][heads (nope + rope)] */
     float *kv;      /* [T][kv_lora + rope] */
     float *gate;    /* [T][heads v] */
     float *o;       /* [T][out_w] */
-    float *query;   /* [threads][stride of the latent cache] */
-    float *context; /* [threads][T][kv_lora_w] */
+    float *query;   /* [threads][MLA_QUERIES][stride of the latent cache] */
+    float *context; /* [threads][MLA_QUERIES][kv_lora_w] */
     float *scratch; /* [threads][scratch_n] */
     size_t q_lora_w, out_w, kv_lora_w, scratch_n;
 };

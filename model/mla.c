@@ -61,37 +61,86 @@ static struct tensor rows_of(const struct tensor *w, uint32_t r0, uint32_t n)
     return v;
 }
 
-/* Heads [h0, h1) of one span, all its rows: carry the query over, attend, carry the context back.
- */
-static void attend_heads(void *arg, unsigned h0, unsigned h1, unsigned thread)
+struct group { /* of heads and rows of a span, at most MLA_QUERIES together, on one thread */
+    unsigned h0, heads, t0, rows;
+    float *query, *context, *scratch;
+};
+
+/* Queries carried over to the latent space: [row][head]. */
+static void carry_queries(const struct mla_job *j, const struct group *g)
 {
-    struct mla_job *j = arg;
+    const struct model *m = j->r->model;
+    const struct hparams *hp = &m->hp;
+    unsigned stride = hparams_latent_stride(hp), qd = hp->nope + hp->rope;
+
+    for (unsigned i = 0; i < g->rows * g->heads; i++) {
+        unsigned h = g->h0 + i % g->heads;
+        size_t row = j->span->row0 + g->t0 + i / g->heads;
+        const float *q = j->r->act->mla.q + (row * hp->n_heads + h) * qd;
+        float *query = g->query + (size_t)i * stride;
+
+        memset(query, 0, stride * sizeof(*query));
+        m->k.axpy_rows(query, q, &j->w->kv_b, h * (hp->nope + hp->v_dim), hp->nope);
+        memcpy(query + hp->kv_lora, q + hp->nope, hp->rope * sizeof(*query));
+    }
+}
+
+/* Contexts carried back: each head's rows of values. */
+static void carry_contexts(const struct mla_job *j, const struct group *g)
+{
     const struct model *m = j->r->model;
     const struct hparams *hp = &m->hp;
     struct mla_act *a = &j->r->act->mla;
-    unsigned stride = hparams_latent_stride(hp), width = hp->kv_lora + hp->rope;
-    unsigned per_head = hp->nope + hp->v_dim, qd = hp->nope + hp->rope;
-    float *query = a->query + (size_t)thread * stride,
-          *scratch = a->scratch + thread * a->scratch_n;
-    float *context = a->context + (size_t)thread * j->r->act->shape.rows * a->kv_lora_w;
-    const float *keys = session_latent(j->span->session, j->nth, 0);
+    float *o = a->o + ((size_t)j->span->row0 + g->t0) * a->out_w;
 
-    act_zero_padding(context, j->span->n, a->kv_lora_w, hp->kv_lora);
-    for (unsigned h = h0; h < h1; h++) {
-        struct tensor values = rows_of(&j->w->kv_b, h * per_head + hp->nope, hp->v_dim);
+    for (unsigned i = 0; i < g->heads; i++) {
+        unsigned h = g->h0 + i;
+        struct tensor values =
+            rows_of(&j->w->kv_b, h * (hp->nope + hp->v_dim) + hp->nope, hp->v_dim);
 
-        for (unsigned t = 0; t < j->span->n; t++) {
-            size_t row = j->span->row0 + t;
-            const float *q = a->q + (row * hp->n_heads + h) * qd;
+        m->k.gemv(o + (size_t)h * hp->v_dim, a->out_w, g->context + i * a->kv_lora_w,
+                  g->heads * a->kv_lora_w, g->rows, &values, 0, hp->v_dim);
+    }
+}
 
-            memset(query, 0, stride * sizeof(*query));
-            m->k.axpy_rows(query, q, &j->w->kv_b, h * per_head, hp->nope);
-            memcpy(query + hp->kv_lora, q + hp->nope, hp->rope * sizeof(*query));
-            m->k.attend(context + t * a->kv_lora_w, query, keys, stride, j->span->pos0 + t + 1,
-                        width, hp->kv_lora, hp->attn_scale, scratch);
+static void attend_group(const struct mla_job *j, const struct group *g)
+{
+    const struct model *m = j->r->model;
+    const struct hparams *hp = &m->hp;
+    const struct attend_shape shape = {.heads = g->heads,
+                                       .width = hp->kv_lora + hp->rope,
+                                       .value_width = hp->kv_lora,
+                                       .q_stride = hparams_latent_stride(hp),
+                                       .key_stride = hparams_latent_stride(hp),
+                                       .out_stride = j->r->act->mla.kv_lora_w,
+                                       .scale = hp->attn_scale};
+
+    carry_queries(j, g);
+    m->k.attend(g->context, g->query, session_latent(j->span->session, j->nth, 0),
+                j->span->pos0 + g->t0 + 1, g->rows, &shape, g->scratch);
+    carry_contexts(j, g);
+}
+
+/* Heads [h0, h1) of one span: many rows of one head, or many heads of few rows, so that a block of
+ * keys serves as many queries as there is room for. */
+static void attend_heads(void *arg, unsigned h0, unsigned h1, unsigned thread)
+{
+    const struct mla_job *j = arg;
+    const struct hparams *hp = &j->r->model->hp;
+    const struct mla_act *a = &j->r->act->mla;
+    size_t query = (size_t)thread * MLA_QUERIES;
+    unsigned rows = j->span->n < MLA_QUERIES ? j->span->n : MLA_QUERIES;
+    struct group g = {.query = a->query + query * hparams_latent_stride(hp),
+                      .context = a->context + query * a->kv_lora_w,
+                      .scratch = a->scratch + thread * a->scratch_n};
+
+    act_zero_padding(g.context, MLA_QUERIES, a->kv_lora_w, hp->kv_lora);
+    for (g.h0 = h0; g.h0 < h1; g.h0 += g.heads) {
+        g.heads = h1 - g.h0 < MLA_QUERIES / rows ? h1 - g.h0 : MLA_QUERIES / rows;
+        for (g.t0 = 0; g.t0 < j->span->n; g.t0 += g.rows) {
+            g.rows = j->span->n - g.t0 < rows ? j->span->n - g.t0 : rows;
+            attend_group(j, &g);
         }
-        m->k.gemv(a->o + j->span->row0 * a->out_w + h * hp->v_dim, a->out_w, context, a->kv_lora_w,
-                  j->span->n, &values, 0, hp->v_dim);
     }
 }
 

@@ -383,31 +383,45 @@ static void make_delta(struct task *t, const struct making *m, unsigned variant)
 
 static void call_attend(const struct task *t, const struct kernels *k, unsigned copy)
 {
-    const uint32_t width = t->rvq.cols, value = t->rvq.rows;
-
     k->attend(out_of(t, copy), t->a, (const float *)(const void *)(t->data + copy * t->data_bytes),
-              width, t->n, width, value, 0.07f, t->scratch);
+              t->n, t->T, &t->attend, t->scratch);
 }
 
+static const struct attend_case {
+    uint32_t keys, heads, rows;
+} attend_cases[] = {
+    {KEYS_FEW, 1, 1}, {KEYS_MANY, 1, 1}, {KEYS_MANY, PREFILL, 1}, {KEYS_MANY, 1, PREFILL}};
+
+/* Keys of the first row's sight; the rows after it see one more each. */
 static void make_attend(struct task *t, const struct making *m, unsigned variant)
 {
+    const struct attend_case *c = &attend_cases[variant];
     const uint32_t value = m->shape->kv_lora, width = value + m->shape->rope;
+    const uint32_t queries = c->heads * c->rows, all = c->keys + c->rows - 1;
 
-    t->n = variant ? KEYS_MANY : KEYS_FEW;
-    t->rvq = (struct rvq_shape){.rows = value, .cols = width};
-    t->read_bytes = t->data_bytes = (size_t)t->n * width * sizeof(float);
-    t->copies = copies_of(m, variant, t->data_bytes);
-    snprintf(t->name, sizeof(t->name), "attend one head, %u keys of %u%s", t->n, width,
-             variant ? ", from RAM" : "");
-    t->unit = "M keys/s";
-    t->units = t->n * 1e-6;
-    t->fmas = (double)t->n * (width + value);
+    t->n = c->keys;
+    t->T = c->rows;
+    t->attend = (struct attend_shape){.heads = c->heads,
+                                      .width = width,
+                                      .value_width = value,
+                                      .q_stride = align_up(width, 16),
+                                      .key_stride = width,
+                                      .out_stride = value,
+                                      .scale = 0.07f};
+    t->read_bytes = t->data_bytes = (size_t)all * width * sizeof(float);
+    t->copies = copies_of(m, c->keys == KEYS_MANY, t->data_bytes);
+    snprintf(t->name, sizeof(t->name), "attend %u head%s x %u row%s, %u keys of %u%s", c->heads,
+             c->heads > 1 ? "s" : "", c->rows, c->rows > 1 ? "s" : "", c->keys, width,
+             c->keys == KEYS_MANY ? ", from RAM" : "");
+    t->unit = "M keys/s"; /* met by a query each */
+    t->units = (double)queries * t->n * 1e-6;
+    t->fmas = (double)queries * t->n * (width + value);
     t->data =
         (uint8_t *)(void *)store_floats(m->store, t->copies * t->data_bytes / sizeof(float), -1, 1);
-    t->a = store_floats(m->store, align_up(width, 16), -1, 1);
-    t->scratch = store_zeros(m->store, attend_scratch_floats(value) * sizeof(float));
+    t->a = store_floats(m->store, queries * t->attend.q_stride, -1, 1);
+    t->scratch = store_zeros(m->store, attend_scratch_floats(value, queries) * sizeof(float));
     t->call = call_attend;
-    take_out(t, m->store, value * sizeof(float));
+    take_out(t, m->store, (size_t)queries * value * sizeof(float));
 }
 
 struct vec_case {
@@ -500,7 +514,7 @@ static const struct maker {
     {"gemv", N_ELEMS(gemv_cases), make_gemv},
     {"gemv", 1, make_axpy_rows},
     {"delta", 2, make_delta},
-    {"attend", 2, make_attend},
+    {"attend", N_ELEMS(attend_cases), make_attend},
     {"vec", N_ELEMS(vec_cases), make_vec},
 };
 

@@ -51,6 +51,7 @@ struct task {
     uint32_t n, T;
     struct rvq_shape rvq;
     struct delta_shape delta;
+    struct attend_shape attend;
     struct record_layout layout;
     struct tensor tensor;
     const struct vec_case *vec;

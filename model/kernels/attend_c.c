@@ -1,4 +1,5 @@
-/* One query against the cached keys, in blocks of 256 positions merged in order. */
+/* Queries against the cached keys, one after the other, in blocks of 256 positions merged in order.
+ */
 #include <math.h>
 #include <string.h>
 
@@ -75,17 +76,19 @@ static void values_sum(float *a, const float *e, const float *values, size_t str
     }
 }
 
-static void attend(float *out, const float *q, const float *keys, size_t stride, uint32_t n_keys,
-                   uint32_t width, uint32_t value_width, float scale, float *scratch)
+static void attend_one(float *out, const float *q, const float *keys, uint32_t n_keys,
+                       const struct attend_shape *shape, float *scratch)
 {
+    const uint32_t width = (shape->width + LANES - 1) / LANES * LANES;
+    const uint32_t value_width = shape->value_width;
+    const size_t stride = shape->key_stride;
     float *e = scratch, *part = scratch + BLOCK;
     float m = 0, l = 0;
 
-    width = (width + LANES - 1) / LANES * LANES;
     for (uint32_t j0 = 0; j0 < n_keys; j0 += BLOCK) {
         uint32_t n = min_u32(n_keys - j0, BLOCK);
         const float *block = keys + j0 * stride;
-        float m_block = scores(e, q, block, stride, n, width, scale);
+        float m_block = scores(e, q, block, stride, n, width, shape->scale);
         float l_block = weights(e, n, m_block);
         float top, f, f_block;
 
@@ -106,6 +109,15 @@ static void attend(float *out, const float *q, const float *keys, size_t stride,
     }
     for (uint32_t d = 0; d < value_width; d++)
         out[d] = out[d] / l;
+}
+
+static void attend(float *out, const float *q, const float *keys, uint32_t n_keys, uint32_t T,
+                   const struct attend_shape *shape, float *scratch)
+{
+    for (uint32_t t = 0; t < T; t++)
+        for (size_t i = (size_t)t * shape->heads; i < (size_t)(t + 1) * shape->heads; i++)
+            attend_one(out + i * shape->out_stride, q + i * shape->q_stride, keys, n_keys + t,
+                       shape, scratch);
 }
 
 void K(attend_fill)(struct kernels *k)

@@ -195,23 +195,6 @@ INLINE void widen(float *s, const uint16_t *half, uint32_t n)
 #endif
 }
 
-/* y[0...3] = fold16 of each of four rows of sixteen lanes, `stride` apart. */
-INLINE __m128 fold_four(const float *acc, size_t stride)
-{
-    __m128 a[4], b[2];
-
-    for (unsigned r = 0; r < 4; r++) {
-        __m256 h =
-            _mm256_add_ps(_mm256_load_ps(acc + r * stride), _mm256_load_ps(acc + r * stride + 8));
-
-        a[r] = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
-    }
-    for (unsigned r = 0; r < 2; r++)
-        b[r] = _mm_add_ps(_mm_movelh_ps(a[2 * r], a[2 * r + 1]),
-                          _mm_movehl_ps(a[2 * r + 1], a[2 * r]));
-    return _mm_add_ps(_mm_shuffle_ps(b[0], b[1], 0x88), _mm_shuffle_ps(b[0], b[1], 0xdd));
-}
-
 struct tile { /* n rows of a weight, a block of vectors, a chunk of groups */
     const uint8_t *data;
     const uint16_t *scale;

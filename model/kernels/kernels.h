@@ -67,17 +67,27 @@ typedef void delta_heads_fn(float *o, float *to, const float *from, const float 
                             const float *v, const float *d, const float *beta, uint32_t T,
                             const struct delta_shape *shape, uint32_t h0, uint32_t h1);
 
-/* One query against positions [0, n_keys), n_keys >= 1, in fixed blocks of 256, merged in order.
+/* Queries against cached keys, in fixed blocks of 256 positions, merged in order. Query (t, h) of T
+ * consecutive positions and `heads` heads sees positions [0, n_keys + t), n_keys >= 1; each result
+ * is as if it were alone.
  *   s_j = dot(q, key_j) * scale;  out = sum_j softmax_j(s) value_j
- * q: [width] padded to 16 with +0; key_j = keys + j * stride, width floats, readable and +0 up to a
- * multiple of 16; value_j = its first value_width floats. out: [value_width]. scratch:
- * attend_scratch_floats(value_width) floats. */
-typedef void attend_fn(float *out, const float *q, const float *keys, size_t stride,
-                       uint32_t n_keys, uint32_t width, uint32_t value_width, float scale,
-                       float *scratch);
-static inline size_t attend_scratch_floats(uint32_t value_width)
+ * q: [T][heads] rows of q_stride floats, width of them, padded to a multiple of 16 with +0; key_j =
+ * keys + j * key_stride, readable and +0 up to the same multiple; value_j = its first value_width
+ * floats. out: [T][heads] rows of out_stride floats. scratch: attend_scratch_floats, 64-byte
+ * aligned. */
+struct attend_shape {
+    uint32_t heads, width, value_width;
+    size_t q_stride, key_stride, out_stride;
+    float scale;
+};
+typedef void attend_fn(float *out, const float *q, const float *keys, uint32_t n_keys, uint32_t T,
+                       const struct attend_shape *shape, float *scratch);
+enum { ATTEND_QUERIES = 4 }; /* that a variant may take at once */
+static inline size_t attend_scratch_floats(uint32_t value_width, uint32_t queries)
 {
-    return 256 + (size_t)value_width;
+    size_t padded = ((size_t)value_width + 15) / 16 * 16;
+
+    return ATTEND_QUERIES * (256 + padded) + 2 * (((size_t)queries + 15) / 16 * 16);
 }
 
 /* Encoding. A codebook to find entries in: entry [n][8], n in 1...256; bias[e] = -0.5 * square,

@@ -97,6 +97,25 @@ INLINE float fold16(const float *a)
     return fold8(b);
 }
 
+#if defined(__AVX2__)
+/* fold16 of each of four rows of sixteen lanes, `stride` floats apart, 32-byte aligned. */
+INLINE __m128 fold_four(const float *acc, size_t stride)
+{
+    __m128 a[4], b[2];
+
+    for (unsigned r = 0; r < 4; r++) {
+        __m256 h =
+            _mm256_add_ps(_mm256_load_ps(acc + r * stride), _mm256_load_ps(acc + r * stride + 8));
+
+        a[r] = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+    }
+    for (unsigned r = 0; r < 2; r++)
+        b[r] = _mm_add_ps(_mm_movelh_ps(a[2 * r], a[2 * r + 1]),
+                          _mm_movehl_ps(a[2 * r + 1], a[2 * r]));
+    return _mm_add_ps(_mm_shuffle_ps(b[0], b[1], 0x88), _mm_shuffle_ps(b[0], b[1], 0xdd));
+}
+#endif
+
 /* y[i] = dot(x, rows + i * stride, n) for the m rows together, m a constant of at most 4: one row
  * alone would wait for its own additions. */
 INLINE void lanes_dots(float *y, const float *x, const float *rows, size_t stride, const unsigned m,

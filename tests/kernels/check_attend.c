@@ -79,15 +79,67 @@ static float *random_query(uint32_t width, enum fill kind)
     return q;
 }
 
+static void run_many(const struct kernels *k, float *out, const float *q, const float *keys,
+                     uint32_t n, uint32_t T, const struct attend_shape *shape)
+{
+    size_t floats = attend_scratch_floats(shape->value_width, T * shape->heads);
+    float *scratch = check_guarded(floats), *untouched = check_guarded(floats);
+
+    k->attend(out, q, keys, n, T, shape, scratch);
+    memcpy(scratch, untouched, floats * sizeof(float)); /* then only the margins are compared */
+    check_same_guarded(scratch, untouched, floats, k->name);
+}
+
 static void run(const struct kernels *k, float *out, const float *q, const float *keys,
                 size_t stride, uint32_t n, uint32_t width, uint32_t value_width, float scale)
 {
-    size_t floats = attend_scratch_floats(value_width);
-    float *scratch = check_guarded(floats), *untouched = check_guarded(floats);
+    const struct attend_shape shape = {.heads = 1,
+                                       .width = width,
+                                       .value_width = value_width,
+                                       .key_stride = stride,
+                                       .scale = scale};
 
-    k->attend(out, q, keys, stride, n, width, value_width, scale, scratch);
-    memcpy(scratch, untouched, floats * sizeof(float)); /* then only the margins are compared */
-    check_same_guarded(scratch, untouched, floats, k->name);
+    run_many(k, out, q, keys, n, 1, &shape);
+}
+
+/* Rows and heads that share the keys of a call: each as if it were alone. */
+static void queries_together_match_queries_alone(void **unused)
+{
+    static const struct {
+        uint32_t n, T, heads;
+    } calls[] = {{1, 7, 1},  {250, 9, 1}, {256, 6, 1},  {255, 2, 3}, {1, 1, 5},
+                 {40, 3, 2}, {510, 5, 4}, {300, 1, 32}, {3, 4, 1},   {511, 260, 1}};
+    struct kernels k;
+
+    (void)unused;
+    for (unsigned s = 0; s < N_ELEMS(shapes); s++)
+        for (unsigned n = 0; n < N_ELEMS(calls); n++) {
+            const uint32_t queries = calls[n].T * calls[n].heads, width = shapes[s].width;
+            const struct attend_shape shape = {.heads = calls[n].heads,
+                                               .width = width,
+                                               .value_width = shapes[s].value_width,
+                                               .q_stride = (width + 15) / 16 * 16 + 16,
+                                               .key_stride = shapes[s].stride,
+                                               .out_stride = shapes[s].value_width + 3,
+                                               .scale = 0.3f};
+            float *keys = random_keys(calls[n].n + calls[n].T - 1, shape.key_stride, width,
+                                      n % 2 ? FILL_WILD : FILL_PLAIN);
+            float *q = check_new(queries * shape.q_stride * sizeof(float));
+            float *want = check_guarded(queries * shape.out_stride);
+
+            for (uint32_t i = 0; i < queries; i++) {
+                check_fill(q + i * shape.q_stride, width, FILL_PLAIN);
+                spelled(want + i * shape.out_stride, q + i * shape.q_stride, keys, shape.key_stride,
+                        calls[n].n + i / calls[n].heads, width, shape.value_width, shape.scale);
+            }
+            for (unsigned i = 0; check_level(i, PROFILE_F32, &k); i++) {
+                float *got = check_guarded(queries * shape.out_stride);
+
+                run_many(&k, got, q, keys, calls[n].n, calls[n].T, &shape);
+                check_same_guarded(got, want, queries * shape.out_stride, k.name);
+            }
+            check_free();
+        }
 }
 
 static void attention_matches_its_definition(void **unused)
@@ -195,6 +247,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(attention_matches_its_definition),
+        cmocka_unit_test(queries_together_match_queries_alone),
         cmocka_unit_test(a_nan_query_gives_nan),
         cmocka_unit_test(a_nan_key_gives_nan),
         cmocka_unit_test(one_key_returns_its_value),

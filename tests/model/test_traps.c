@@ -1,6 +1,7 @@
 /* test_traps.c - mistakes that give plausible text: one direct test each, beside the comparison
  * with the oracle (test_forward.c). tests/README.md has the whole list. */
 #include <setjmp.h>
+#include <stdalign.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <math.h>
@@ -364,14 +365,21 @@ static void attention_over_one_position_returns_its_value(void **state)
         waste_ctx *ctx = model_open(models[which[i]].dir, &s);
         const struct model *m = &ctx->model;
         unsigned width = m->hp.kv_lora + m->hp.rope, stride = hparams_latent_stride(&m->hp);
-        float key[256] = {0}, q[256] = {0}, out[256], scratch[1024];
+        alignas(64) float scratch[2560];
+        float key[256] = {0}, q[256] = {0}, out[256];
 
-        assert_true(stride <= 256 && attend_scratch_floats(m->hp.kv_lora) <= 1024);
+        struct attend_shape shape = {.heads = 1,
+                                     .width = width,
+                                     .value_width = m->hp.kv_lora,
+                                     .key_stride = stride,
+                                     .scale = m->hp.attn_scale};
+
+        assert_true(stride <= 256 && attend_scratch_floats(m->hp.kv_lora, 1) <= 2560);
         for (unsigned j = 0; j < width; j++) {
             key[j] = (float)j / 7 - 3;
             q[j] = 11 - (float)j;
         }
-        m->k.attend(out, q, key, stride, 1, width, m->hp.kv_lora, m->hp.attn_scale, scratch);
+        m->k.attend(out, q, key, 1, 1, &shape, scratch);
         assert_memory_equal(out, key, m->hp.kv_lora * sizeof(float));
         waste_close(ctx);
     }
