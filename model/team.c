@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <stdalign.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -13,7 +14,11 @@
 #include <xmmintrin.h>
 #endif
 
-enum { SPINS = 4000 }; /* some microseconds: the gap between two products of one layer */
+enum {
+    SPINS = 4000, /* some ten microseconds: the gap between two products of one layer */
+    LINE = 64,
+};
+#define OPEN 0x80000000u
 
 struct team {
     unsigned n;
@@ -23,14 +28,15 @@ struct team {
     cpu_set_t caller_cpus; /* before team_begin */
     unsigned caller_fp;
 
-    /* the job: written by the caller before `generation` moves, read by workers after */
+    /* the job: written by the caller while the gate is shut, read by workers inside it */
     team_fn *fn;
     void *arg;
     unsigned n_items, step;
 
-    atomic_uint generation; /* of the job; odd values are as good as even ones */
-    atomic_uint next;       /* first item nobody has taken */
-    atomic_uint working;    /* workers still inside the job */
+    alignas(LINE) atomic_uint generation; /* of the job: what idle workers look at */
+    alignas(LINE) atomic_uint next;       /* first item nobody has taken */
+    alignas(LINE) atomic_uint gate;       /* OPEN, and how many workers are inside the job */
+    alignas(LINE) atomic_uint asleep;
     atomic_bool stop;
 
     pthread_mutex_t lock; /* only for sleeping */
@@ -105,10 +111,25 @@ static unsigned wait_for_job(struct team *t, unsigned seen)
         pause_cpu();
     }
     pthread_mutex_lock(&t->lock);
+    atomic_fetch_add(&t->asleep, 1); /* before the last look: announce looks the other way round */
     while ((g = atomic_load(&t->generation)) == seen)
         pthread_cond_wait(&t->wake, &t->lock);
+    atomic_fetch_sub(&t->asleep, 1);
     pthread_mutex_unlock(&t->lock);
     return g;
+}
+
+/* Into the job, if it is not over. A worker that comes late, because it slept or had no core, finds
+ * the gate shut and nobody waiting for it; or it finds the next job behind it, and helps there. */
+static bool enter(struct team *t)
+{
+    unsigned gate = atomic_load_explicit(&t->gate, memory_order_relaxed);
+
+    while (gate & OPEN)
+        if (atomic_compare_exchange_weak_explicit(&t->gate, &gate, gate + 1, memory_order_acquire,
+                                                  memory_order_relaxed))
+            return true;
+    return false;
 }
 
 static void *worker(void *arg)
@@ -126,8 +147,10 @@ static void *worker(void *arg)
         seen = wait_for_job(t, seen);
         if (atomic_load(&t->stop))
             return NULL;
+        if (!enter(t))
+            continue;
         take_items(t, me.index);
-        atomic_fetch_sub_explicit(&t->working, 1, memory_order_release);
+        atomic_fetch_sub_explicit(&t->gate, 1, memory_order_release);
     }
 }
 
@@ -172,9 +195,10 @@ int team_open(struct team **out, unsigned n, const struct cpu_list *cpus, struct
         return err_set(e, ERR_ARG, "%u threads: 1...%d are possible", n, THREADS_MAX);
     if (cpus && check_cpus(cpus, e))
         return e->code;
-    t = calloc(1, sizeof(*t));
+    t = aligned_alloc(LINE, sizeof(*t));
     if (!t)
         return err_set(e, ERR_NOMEM, "team of %u threads", n);
+    memset(t, 0, sizeof(*t));
     t->n = n;
     t->spin = n <= machine_cores();
     if (cpus) {
@@ -194,8 +218,10 @@ int team_open(struct team **out, unsigned n, const struct cpu_list *cpus, struct
 
 static void announce(struct team *t)
 {
-    pthread_mutex_lock(&t->lock);
     atomic_fetch_add(&t->generation, 1);
+    if (!atomic_load(&t->asleep))
+        return;
+    pthread_mutex_lock(&t->lock);
     pthread_cond_broadcast(&t->wake);
     pthread_mutex_unlock(&t->lock);
 }
@@ -247,11 +273,12 @@ void team_for(struct team *t, unsigned n, unsigned grain, team_fn *fn, void *arg
     t->arg = arg;
     t->n_items = n;
     t->step = (pieces + t->n * 4 - 1) / (t->n * 4) * grain; /* four turns each evens out noise */
-    atomic_store(&t->next, 0);
-    atomic_store(&t->working, t->started);
+    atomic_store_explicit(&t->next, 0, memory_order_relaxed);
+    atomic_store_explicit(&t->gate, OPEN, memory_order_release);
     announce(t);
     take_items(t, 0);
-    for (unsigned i = 0; atomic_load_explicit(&t->working, memory_order_acquire); i++) {
+    atomic_fetch_and_explicit(&t->gate, ~OPEN, memory_order_acquire);
+    for (unsigned i = 0; atomic_load_explicit(&t->gate, memory_order_acquire); i++) {
         if (t->spin && i < 1u << 20)
             pause_cpu();
         else
