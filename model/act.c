@@ -39,7 +39,8 @@ static void lay_kda(struct kda_act *a, struct bump *b, const struct hparams *hp,
     a->v = floats(b, T * C);
     a->decay = floats(b, T * C);
     a->beta = floats(b, T * hp->kda_heads);
-    a->low = floats(b, T * a->dim_w);
+    a->low_f = floats(b, T * a->dim_w);
+    a->low_g = floats(b, T * a->dim_w);
     a->gate = floats(b, T * C);
     a->o = floats(b, T * C);
     a->gated = floats(b, T * a->chan_w);

@@ -27,7 +27,7 @@ struct kda_act {                  /* C channels, H heads, D = C / H */
     float *q, *k, *v;             /* [T][C] */
     float *decay;                 /* [T][C] */
     float *beta;                  /* [T][H] */
-    float *low;                   /* [T][dim_w] inner vector of a low-rank map */
+    float *low_f, *low_g;         /* [T][dim_w] inner vectors of the low-rank maps */
     float *gate;                  /* [T][C] */
     float *o;                     /* [T][C] */
     float *gated;                 /* [T][chan_w] */

@@ -85,6 +85,24 @@ static void prepare_rows(void *arg, unsigned t0, unsigned t1, unsigned thread)
     }
 }
 
+/* What the heads answered, normed and gated, into the input of the output projection. */
+static void gate_heads(const struct kda_job *j, unsigned h0, unsigned h1)
+{
+    const struct hparams *hp = &j->r->model->hp;
+    const struct kernels *k = &j->r->model->k;
+    struct kda_act *a = &j->r->act->kda;
+    unsigned C = hparams_kda_channels(hp), D = hp->kda_dim;
+
+    for (size_t t = j->span->row0; t < j->span->row0 + j->span->n; t++)
+        for (unsigned h = h0; h < h1; h++) {
+            float *out = a->gated + t * a->chan_w + h * D;
+
+            k->rmsnorm(out, a->o + t * C + h * D, j->w->o_norm, D, hp->eps);
+            k->sigmoid_mul(out, a->gate + t * C + h * D, D);
+        }
+}
+
+/* Head after head, all rows of a span in turn: the state of a head stays in cache. */
 static void recur_heads(void *arg, unsigned h0, unsigned h1, unsigned thread)
 {
     struct kda_job *j = arg;
@@ -98,24 +116,7 @@ static void recur_heads(void *arg, unsigned h0, unsigned h1, unsigned thread)
         a->o + at, session_state_to(j->span->session, j->nth),
         session_state_from(j->span->session, j->nth), a->q + at, a->k + at, a->v + at,
         a->decay + at, a->beta + (size_t)j->span->row0 * hp->kda_heads, j->span->n, &shape, h0, h1);
-}
-
-static void gate_rows(void *arg, unsigned t0, unsigned t1, unsigned thread)
-{
-    struct kda_job *j = arg;
-    const struct hparams *hp = &j->r->model->hp;
-    const struct kernels *k = &j->r->model->k;
-    struct kda_act *a = &j->r->act->kda;
-    unsigned C = hparams_kda_channels(hp), D = hp->kda_dim;
-
-    (void)thread;
-    for (unsigned t = t0; t < t1; t++)
-        for (unsigned h = 0; h < hp->kda_heads; h++) {
-            float *out = a->gated + t * a->chan_w + h * D;
-
-            k->rmsnorm(out, a->o + (size_t)t * C + h * D, j->w->o_norm, D, hp->eps);
-            k->sigmoid_mul(out, a->gate + (size_t)t * C + h * D, D);
-        }
+    gate_heads(j, h0, h1);
 }
 
 static void project(struct run *r, const struct kda_weights *w, const float *x)
@@ -124,27 +125,29 @@ static void project(struct run *r, const struct kda_weights *w, const float *x)
     struct kda_act *a = &r->act->kda;
     unsigned C = hparams_kda_channels(hp), T = r->rows->n;
     size_t x_w = r->act->hidden_w;
+    const struct product of_x[] = {
+        {&w->q, x, x_w, a->q_lin, C},
+        {&w->k, x, x_w, a->k_lin, C},
+        {&w->v, x, x_w, a->v_lin, C},
+        {&w->b, x, x_w, a->beta, hp->kda_heads},
+        {&w->f_a, x, x_w, a->low_f, a->dim_w},
+        hp->kda_full_gate ? (struct product){&w->g, x, x_w, a->gate, C}
+                          : (struct product){&w->g_a, x, x_w, a->low_g, a->dim_w},
+    };
+    const struct product of_low[] = {{&w->f_b, a->low_f, a->dim_w, a->decay, C},
+                                     {&w->g_b, a->low_g, a->dim_w, a->gate, C}};
 
-    act_zero_padding(a->low, T, a->dim_w, hp->kda_dim);
+    act_zero_padding(a->low_f, T, a->dim_w, hp->kda_dim);
+    act_zero_padding(a->low_g, T, a->dim_w, hp->kda_dim);
     act_zero_padding(a->gated, T, a->chan_w, C);
-    product(r, &w->q, x, x_w, a->q_lin, C, T);
-    product(r, &w->k, x, x_w, a->k_lin, C, T);
-    product(r, &w->v, x, x_w, a->v_lin, C, T);
-    product(r, &w->b, x, x_w, a->beta, hp->kda_heads, T);
-    product(r, &w->f_a, x, x_w, a->low, a->dim_w, T);
-    product(r, &w->f_b, a->low, a->dim_w, a->decay, C, T);
-    if (hp->kda_full_gate) {
-        product(r, &w->g, x, x_w, a->gate, C, T);
-    } else {
-        product(r, &w->g_a, x, x_w, a->low, a->dim_w, T);
-        product(r, &w->g_b, a->low, a->dim_w, a->gate, C, T);
-    }
+    products(r, of_x, 6, T);
+    products(r, of_low, hp->kda_full_gate ? 1 : 2, T);
 }
 
 void kda_block(struct run *r, unsigned layer, const float *x, float *y)
 {
     const struct layer *l = &r->model->layer[layer];
-    struct kda_act *a = &r->act->kda;
+    const struct kda_act *a = &r->act->kda;
     struct kda_job j = {.r = r, .w = &l->kda, .nth = l->nth};
 
     project(r, &l->kda, x);
@@ -155,6 +158,5 @@ void kda_block(struct run *r, unsigned layer, const float *x, float *y)
         team_for(r->team, j.span->n, 1, prepare_rows, &j);
         team_for(r->team, r->model->hp.kda_heads, 1, recur_heads, &j);
     }
-    team_for(r->team, r->rows->n, 1, gate_rows, &j);
     product(r, &l->kda.o, a->gated, a->chan_w, y, r->act->hidden_w, r->rows->n);
 }

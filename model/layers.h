@@ -54,6 +54,16 @@ void look_ahead(struct run *r, unsigned layer, const float *x);
 void product(struct run *r, const struct tensor *w, const float *x, size_t x_w, float *y,
              size_t y_w, unsigned T);
 
+/* Several that do not wait for each other, in one fork. */
+struct product {
+    const struct tensor *w;
+    const float *x;
+    size_t x_w;
+    float *y;
+    size_t y_w;
+};
+void products(struct run *r, const struct product *p, unsigned n, unsigned T);
+
 /* Gated activation of the model: y = act(g, u); y may be g or u. */
 void gated(const struct model *m, float *y, const float *g, const float *u, unsigned n);
 

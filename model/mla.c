@@ -176,18 +176,19 @@ static void project(struct mla_job *j, const float *x)
     struct mla_act *a = &r->act->mla;
     unsigned T = r->rows->n, qd = hp->n_heads * (hp->nope + hp->rope);
     size_t x_w = r->act->hidden_w;
+    const struct product of_x[] = {
+        hp->q_lora ? (struct product){&j->w->q_a, x, x_w, a->q_low, a->q_lora_w}
+                   : (struct product){&j->w->q, x, x_w, a->q, qd},
+        {&j->w->kv_a, x, x_w, a->kv, hp->kv_lora + hp->rope},
+        {&j->w->g, x, x_w, a->gate, (size_t)hp->n_heads * hp->v_dim},
+    };
 
+    products(r, of_x, hp->mla_gate ? 3 : 2, T);
     if (hp->q_lora) {
         act_zero_padding(a->q_low, T, a->q_lora_w, hp->q_lora);
-        product(r, &j->w->q_a, x, x_w, a->q_low, a->q_lora_w, T);
         team_for(r->team, T, 1, norm_low, j);
         product(r, &j->w->q_b, a->q_low, a->q_lora_w, a->q, qd, T);
-    } else {
-        product(r, &j->w->q, x, x_w, a->q, qd, T);
     }
-    product(r, &j->w->kv_a, x, x_w, a->kv, hp->kv_lora + hp->rope, T);
-    if (hp->mla_gate)
-        product(r, &j->w->g, x, x_w, a->gate, (size_t)hp->n_heads * hp->v_dim, T);
 }
 
 void mla_block(struct run *r, unsigned layer, const float *x, float *y)
