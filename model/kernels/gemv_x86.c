@@ -34,6 +34,7 @@ enum {
     CHUNK_GROUPS = 48, /* of all vectors of a block together: 24 KiB of x */
     TILE_ROWS = 128,
     TILE_BYTES = 256 << 10,
+    AHEAD_BYTES = 8 << 10, /* of a prefetch: what memory has under way, and some more */
 };
 
 /* What depends on the format alone; all of it folds away. */
@@ -202,6 +203,7 @@ struct tile { /* n rows of a weight, a block of vectors, a chunk of groups */
     const float *x;
     size_t x_stride; /* between vectors */
     uint32_t n_groups;
+    size_t ahead; /* bytes from a group to one that is prefetched: whole blocks of rows */
 };
 
 /* acc[R][T][LANES] of rows [r, r + R), R and T constants. */
@@ -231,9 +233,9 @@ INLINE void block(const int fmt, float *acc, const struct tile *c, uint32_t r, c
             for (unsigned i = 0; i < R; i++) {
                 w[i] = words(fmt, group + i * c->row_bytes, part) ^
                        (shifts(T) ? fmt == FMT_Q4G ? 0x88888888u : 0x00924924u : 0);
-                if (T == 1 && part == 0) /* rows that come soon */
+                if (T == 1 && part == 0)
                     for (unsigned line = 0; line < (fmt == FMT_Q8G ? 2 : 1); line++)
-                        _mm_prefetch(group + (i + 2 * R) * c->row_bytes + line * 64, _MM_HINT_T0);
+                        _mm_prefetch(group + i * c->row_bytes + c->ahead + line * 64, _MM_HINT_T0);
             }
 #pragma GCC unroll 8
             for (unsigned j = 0; j < STEPS; j++) {
@@ -271,6 +273,7 @@ INLINE void tile(const int fmt, float *y, size_t y_stride, const float *x, size_
 {
     const unsigned R = T == 1 ? ROWS : ROWS_MANY;
     const uint32_t chunk = CHUNK_GROUPS / T;
+    const size_t block_bytes = R * w->row_bytes;
     alignas(64) float steps[CHUNK_GROUPS * FORMAT_GROUP];
     alignas(64) float acc[TILE_ROWS * VECTORS * LANES];
     uint32_t r;
@@ -283,7 +286,8 @@ INLINE void tile(const int fmt, float *y, size_t y_stride, const float *x, size_
                          .scales = w->groups,
                          .x = x + (size_t)g0 * FORMAT_GROUP,
                          .x_stride = x_stride,
-                         .n_groups = min_u32(w->groups - g0, chunk)};
+                         .n_groups = min_u32(w->groups - g0, chunk),
+                         .ahead = (AHEAD_BYTES + block_bytes - 1) / block_bytes * block_bytes};
 
         if (fmt != FMT_Q8G) {
             for (unsigned t = 0; t < T; t++)
