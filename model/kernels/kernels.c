@@ -1,7 +1,7 @@
 #include "model/kernels/kernels.h"
 
 #include "base/cpu.h"
-#include "model/kernels/level.h"
+#include "model/kernels/rvq.h"
 
 #define FILL(k, level)                                                                             \
     do {                                                                                           \
@@ -23,6 +23,10 @@ void kernels_init(struct kernels *k, unsigned cpu, enum profile profile)
         FILL(k, avx2);
     if (cpu & CPU_AVX2 && cpu & CPU_AVX512)
         FILL(k, avx512);
+    if (cpu & CPU_AVX512_VBMI) {
+        rvq_by_hand_avx512(k);
+        rvq_by_hand_vbmi(k);
+    }
 #else
     (void)cpu;
 #endif

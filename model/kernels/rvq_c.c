@@ -10,54 +10,15 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "base/half.h"
-#include "model/kernels/lanes.h"
-#include "model/kernels/level.h"
 #include "model/kernels/poly.h"
+#include "model/kernels/rvq.h"
 
 enum {
-    DIM = FORMAT_VEC_DIM,
-    ROWS = FORMAT_INDEX_BLOCK,
-    BLOCK = 32, /* positions with one scale */
-    STAGES = FORMAT_STAGES_MAX,
-    ENTRIES = FORMAT_ENTRIES_MAX,
-    LINE = 64,
-    OCT = VEC < DIM ? VEC : DIM, /* the eight lanes of `direct`, as vectors */
+    OCT = VEC < (int)DIM ? (int)VEC : (int)DIM, /* the eight lanes of `direct`, as vectors */
     OCTS = DIM / OCT,
 };
 
 typedef float oct __attribute__((vector_size(4 * OCT)));
-
-static size_t round_up(size_t n)
-{
-    return (n + LINE - 1) / LINE * LINE;
-}
-
-static uint32_t positions(const struct rvq_shape *s)
-{
-    return s->cols / DIM;
-}
-
-static uint32_t blocks(const struct rvq_shape *s)
-{
-    return (positions(s) + BLOCK - 1) / BLOCK;
-}
-
-static bool is_packed(const struct rvq_shape *s)
-{
-    return s->cell_bytes < s->stages; /* four 6-bit indices in 3 bytes */
-}
-
-/* The entry of stage s in a cell; packed and s are constants where it matters. */
-INLINE unsigned entry(const uint8_t *cell, const bool packed, unsigned s)
-{
-    uint32_t word;
-
-    if (!packed)
-        return cell[s];
-    word = cell[0] | (uint32_t)cell[1] << 8 | (uint32_t)cell[2] << 16;
-    return word >> (6 * s) & 63;
-}
 
 /* The three usual cells get loops of their own. */
 #define BY_CELL(fn, shape, ...)                                                                    \
@@ -141,12 +102,6 @@ INLINE void block_rows_f32(float *acc, const float *table, const uint8_t *cell, 
     }
 }
 
-/* Bytes of the indices of a block of rows. */
-static size_t block_bytes(const struct rvq_shape *s)
-{
-    return (size_t)positions(s) * ROWS * s->cell_bytes;
-}
-
 static void rows_f32(float *y, const void *prepared, const uint8_t *index, const uint16_t *scale,
                      const struct rvq_shape *shape, uint32_t r0, uint32_t r1)
 {
@@ -225,11 +180,6 @@ static void rows_direct(float *y, const void *prepared, const uint8_t *index, co
         for (uint32_t i = 0; i < n; i++)
             y[r + i] = fold8(acc + i * DIM) * half_to_f32(scale[r + i]);
     }
-}
-
-static size_t codes_offset(const struct rvq_shape *s)
-{
-    return round_up(blocks(s) * sizeof(float));
 }
 
 INLINE size_t prepared_bytes_codes(const struct rvq_shape *s, const size_t code_bytes)

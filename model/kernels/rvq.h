@@ -1,0 +1,87 @@
+/* model/kernels/rvq.h - the geometry that all residual-VQ kernels share, and the hand-written ones.
+ *
+ * Byte tables, which the hand-written i16 and i8 kernels of every instruction set prepare:
+ *   scale float[block], padded to 64 bytes, then
+ *   bytes [position][stage][plane][entries, rounded up to 64]
+ * Codes are stored unsigned, code + 32768 in two planes (high, low) or code + 128 in one, so that
+ * one lookup gives one byte and 32 positions of 8 stages add up to less than 2^16.
+ */
+#ifndef MODEL_KERNELS_RVQ_H
+#define MODEL_KERNELS_RVQ_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/half.h"
+#include "model/kernels/lanes.h"
+#include "model/kernels/level.h"
+
+enum {
+    DIM = FORMAT_VEC_DIM,
+    ROWS = FORMAT_INDEX_BLOCK,
+    BLOCK = 32, /* positions with one scale */
+    STAGES = FORMAT_STAGES_MAX,
+    ENTRIES = FORMAT_ENTRIES_MAX,
+    LINE = 64,
+};
+
+INLINE size_t round_up(size_t n)
+{
+    return (n + LINE - 1) / LINE * LINE;
+}
+
+INLINE uint32_t positions(const struct rvq_shape *s)
+{
+    return s->cols / DIM;
+}
+
+INLINE uint32_t blocks(const struct rvq_shape *s)
+{
+    return (positions(s) + BLOCK - 1) / BLOCK;
+}
+
+INLINE bool is_packed(const struct rvq_shape *s)
+{
+    return s->cell_bytes < s->stages; /* four 6-bit indices in 3 bytes */
+}
+
+/* The entry of stage s in a cell; packed and s are constants where it matters. */
+INLINE unsigned entry(const uint8_t *cell, const bool packed, unsigned s)
+{
+    uint32_t word;
+
+    if (!packed)
+        return cell[s];
+    word = cell[0] | (uint32_t)cell[1] << 8 | (uint32_t)cell[2] << 16;
+    return word >> (6 * s) & 63;
+}
+
+/* Bytes of the indices of a block of rows. */
+INLINE size_t block_bytes(const struct rvq_shape *s)
+{
+    return (size_t)positions(s) * ROWS * s->cell_bytes;
+}
+
+INLINE size_t codes_offset(const struct rvq_shape *s)
+{
+    return round_up(blocks(s) * sizeof(float));
+}
+
+/* Bytes of a stage's byte table, one plane of it. */
+INLINE size_t plane_bytes(const struct rvq_shape *s)
+{
+    return round_up(s->entries);
+}
+
+INLINE size_t byte_tables_bytes(const struct rvq_shape *s, size_t planes)
+{
+    return codes_offset(s) + positions(s) * s->stages * planes * plane_bytes(s);
+}
+
+/* Set the slots that a hand-written kernel serves better than rvq_c.c does at the same level. */
+void rvq_by_hand_avx2(struct kernels *k);
+void rvq_by_hand_avx512(struct kernels *k);
+void rvq_by_hand_vbmi(struct kernels *k);
+
+#endif

@@ -1,0 +1,170 @@
+/* Byte tables for i16 and i8: entries of a transposed codebook in the lanes, 32 positions against
+ * 16 entries that stay in registers, the block's maximum found on the way. */
+#include <immintrin.h>
+#include <stdalign.h>
+
+#include "model/kernels/rvq.h"
+
+enum { STRIPE = 64, STRIPES_MAX = STAGES * ENTRIES / STRIPE };
+
+/* The eight components of 16 entries, entries in the lanes; entries beyond n are zero. */
+INLINE void load_transposed(__m512 *out, const float *entry, uint32_t n)
+{
+    const __m512i low = _mm512_set_epi32(23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
+    const uint32_t floats = n * DIM;
+
+    for (unsigned i = 0; i < 8; i++) {
+        uint32_t left = floats > 16 * i ? floats - 16 * i : 0;
+
+        out[i] = _mm512_maskz_loadu_ps((__mmask16)(left < 16 ? (1u << left) - 1 : 0xffff),
+                                       entry + 16 * i);
+    }
+    /* Four perfect shuffles turn [16][8] into [8][16]. */
+    for (unsigned step = 0; step < 4; step++) {
+        __m512 in[8];
+
+        for (unsigned i = 0; i < 8; i++)
+            in[i] = out[i];
+        for (unsigned i = 0; i < 4; i++) {
+            out[2 * i] = _mm512_permutex2var_ps(in[i], low, in[i + 4]);
+            out[2 * i + 1] = _mm512_permutex2var_ps(in[i], high, in[i + 4]);
+        }
+    }
+}
+
+/* table[position][STRIPE], the columns of these 16 entries, n positions. Returns the larger of max
+ * and the largest magnitudes, as bits. */
+INLINE __m512i sixteen(float *table, const float *x, const __m512 *book, uint32_t n, __m512i max)
+{
+    for (uint32_t p = 0; p < n; p++, x += DIM, table += STRIPE) {
+        __m512 acc = _mm512_setzero_ps();
+
+#pragma GCC unroll 8
+        for (unsigned d = 0; d < DIM; d++)
+            acc = _mm512_fmadd_ps(_mm512_set1_ps(x[d]), book[d], acc);
+        _mm512_store_ps(table, acc);
+        max = _mm512_max_epu32(max, _mm512_castps_si512(_mm512_abs_ps(acc)));
+    }
+    return max;
+}
+
+/* table[stripe][position][STRIPE] of n positions; returns the largest magnitude's bits. */
+static uint32_t build(float *table, const float *x, const float *codebook,
+                      const struct rvq_shape *shape, uint32_t n)
+{
+    __m512i max = _mm512_setzero_si512();
+
+    for (uint32_t s = 0; s < shape->stages; s++, codebook += shape->entries * DIM)
+        for (uint32_t c = 0; c < plane_bytes(shape); c += 16) {
+            uint32_t left = c < shape->entries ? shape->entries - c : 0;
+            __m512 book[DIM];
+
+            load_transposed(book, codebook + (left ? c : 0) * DIM, min_u32(left, 16));
+            max = sixteen(table + c % STRIPE, x, book, n, max);
+            if (c % STRIPE == STRIPE - 16)
+                table += BLOCK * STRIPE;
+        }
+    return _mm512_reduce_max_epu32(max);
+}
+
+/* 64 codes of a position as unsigned bytes. |value * inv| < Q + 0.5, for inv is Q / max rounded
+ * once and the product once more: the clamp of the definition has nothing to do. */
+INLINE void store_codes(uint8_t *high, const float *table, __m512 inv, uint32_t plane_bytes,
+                        const unsigned planes)
+{
+    const __m512i bias = _mm512_set1_epi32(planes == 2 ? 32768 : 128);
+
+#pragma GCC unroll 4
+    for (unsigned i = 0; i < STRIPE; i += 16) {
+        __m512i code = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_load_ps(table + i), inv));
+        __m512i u = _mm512_add_epi32(code, bias);
+        __m512i top = planes == 2 ? _mm512_srli_epi32(u, 8) : u;
+
+        _mm_store_si128((__m128i *)(void *)(high + i), _mm512_cvtepi32_epi8(top));
+        if (planes == 2)
+            _mm_store_si128((__m128i *)(void *)(high + plane_bytes + i), _mm512_cvtepi32_epi8(u));
+    }
+}
+
+/* The codes of n positions; inv = 0: all zero, whatever the table holds. */
+INLINE void quantise(uint8_t *bytes, const float *table, float inv, const struct rvq_shape *shape,
+                     uint32_t n, const unsigned planes)
+{
+    const uint32_t plane = (uint32_t)plane_bytes(shape);
+    const size_t step = (size_t)shape->stages * planes * plane;
+
+    for (uint32_t s = 0; s < shape->stages; s++)
+        for (uint32_t c = 0; c < plane; c += STRIPE, table += BLOCK * STRIPE)
+            for (uint32_t p = 0; p < n; p++)
+                store_codes(bytes + p * step + s * planes * plane + c, table + p * STRIPE,
+                            _mm512_set1_ps(inv), plane, planes);
+}
+
+static void zero_codes(uint8_t *bytes, const struct rvq_shape *shape, uint32_t n,
+                       const unsigned planes)
+{
+    const size_t plane = plane_bytes(shape);
+
+    for (size_t i = 0; i < n * shape->stages * planes; i++)
+        memset(bytes + i * plane, planes == 2 && i % 2 ? 0 : 128, plane);
+}
+
+INLINE void prepare_bytes(void *prepared, const float *x, const float *codebook,
+                          const struct rvq_shape *shape, uint32_t p0, uint32_t p1,
+                          const unsigned planes)
+{
+    const float q = planes == 2 ? 32767 : 127;
+    alignas(64) float table[STRIPES_MAX * BLOCK * STRIPE];
+    float *scale = prepared;
+    uint8_t *bytes = (uint8_t *)prepared + codes_offset(shape);
+    const size_t step = shape->stages * planes * plane_bytes(shape);
+
+    for (uint32_t p = p0; p < p1; p += BLOCK) {
+        uint32_t n = min_u32(p1 - p, BLOCK);
+        uint32_t bits = build(table, x + p * DIM, codebook, shape, n);
+        float amax = bits_to_f32(bits);
+
+        if (bits >= 0x7f800000u || amax < 0x1p-100f) {
+            scale[p / BLOCK] = bits >= 0x7f800000u ? bits_to_f32(0x7fc00000u) : 0.0f;
+            zero_codes(bytes + p * step, shape, n, planes);
+        } else {
+            scale[p / BLOCK] = amax / q;
+            quantise(bytes + p * step, table, q / amax, shape, n, planes);
+        }
+    }
+}
+
+static size_t prepared_bytes_i16(const struct rvq_shape *s)
+{
+    return byte_tables_bytes(s, 2);
+}
+
+static void prepare_i16(void *prepared, const float *x, const float *codebook,
+                        const struct rvq_shape *shape, uint32_t p0, uint32_t p1)
+{
+    prepare_bytes(prepared, x, codebook, shape, p0, p1, 2);
+}
+
+static size_t prepared_bytes_i8(const struct rvq_shape *s)
+{
+    return byte_tables_bytes(s, 1);
+}
+
+static void prepare_i8(void *prepared, const float *x, const float *codebook,
+                       const struct rvq_shape *shape, uint32_t p0, uint32_t p1)
+{
+    prepare_bytes(prepared, x, codebook, shape, p0, p1, 1);
+}
+
+void rvq_by_hand_avx512(struct kernels *k)
+{
+    if (k->profile == PROFILE_I16) {
+        k->rvq_prepared_bytes = prepared_bytes_i16;
+        k->rvq_prepare = prepare_i16;
+    }
+    if (k->profile == PROFILE_I8) {
+        k->rvq_prepared_bytes = prepared_bytes_i8;
+        k->rvq_prepare = prepare_i8;
+    }
+}
