@@ -2,7 +2,7 @@
  *
  * Byte tables, which the hand-written i16 and i8 kernels of every instruction set prepare:
  *   scale float[block], padded to 64 bytes, then
- *   bytes [position][stage][plane][entries, rounded up to 64]
+ *   bytes [position][stage][plane][64 or 256 entries]
  * Codes are stored unsigned, code + 32768 in two planes (high, low) or code + 128 in one, so that
  * one lookup gives one byte and 32 positions of 8 stages add up to less than 2^16.
  */
@@ -68,10 +68,10 @@ INLINE size_t codes_offset(const struct rvq_shape *s)
     return round_up(blocks(s) * sizeof(float));
 }
 
-/* Bytes of a stage's byte table, one plane of it. */
+/* Bytes of a stage's byte table, one plane of it: what a vector kernel looks up in at once. */
 INLINE size_t plane_bytes(const struct rvq_shape *s)
 {
-    return round_up(s->entries);
+    return s->entries <= 64 ? 64 : ENTRIES;
 }
 
 INLINE size_t byte_tables_bytes(const struct rvq_shape *s, size_t planes)
