@@ -17,8 +17,9 @@ enum {
     TOGETHER_I8 = 4, /* row blocks that share the loads of a table, as registers allow */
     TOGETHER_I16 = 2,
     TOGETHER = TOGETHER_I8,
+    AHEAD = 8,    /* positions between what is fetched and what is used */
     AT_ONCE = 16, /* positions whose tables should stay in L1 */
-    GROUP = 16,   /* row blocks that meet them there */
+    GROUP = 8,    /* row blocks that meet them there */
 };
 
 struct sums {
@@ -27,8 +28,8 @@ struct sums {
 
 struct tile {
     const uint8_t *table;
-    const uint8_t *cell, *next; /* of the first row block; next: what is read after this tile */
-    size_t row_step;            /* from row block to row block */
+    const uint8_t *cell; /* of the first row block */
+    size_t row_step;     /* from row block to row block */
     uint32_t positions, stages;
 };
 
@@ -143,15 +144,18 @@ INLINE void load_table(__m512i *t, const uint8_t *table, const unsigned register
 {
     for (unsigned i = 0; i < registers; i++)
         t[i] = _mm512_load_si512(table + 64 * i);
+    /* In registers: compilers would rather read it again for each lookup. */
+    for (unsigned i = 0; i < registers; i++)
+        __asm__("" : "+v"(t[i]));
 }
 
-INLINE __m512i look_up(const __m512i *t, __m512i entry, const unsigned registers)
+/* Entries below 128 are looked up in place, then those above, so that nothing is left to blend. */
+INLINE __m512i look_up(const __m512i *t, __m512i entry, __mmask64 upper, const unsigned registers)
 {
     if (registers == 1)
         return _mm512_permutexvar_epi8(entry, t[0]);
-    return _mm512_mask_mov_epi8(_mm512_permutex2var_epi8(t[0], entry, t[1]),
-                                _mm512_movepi8_mask(entry),
-                                _mm512_permutex2var_epi8(t[2], entry, t[3]));
+    entry = _mm512_mask2_permutex2var_epi8(t[2], entry, upper, t[3]);
+    return _mm512_mask2_permutex2var_epi8(t[0], entry, _knot_mask64(upper), t[1]);
 }
 
 INLINE struct sums sums_add(struct sums a, __m512i bytes)
@@ -168,21 +172,21 @@ INLINE void look_up_tile(struct sums (*sum)[2], const struct tile *t, const unsi
     const uint32_t stages = stages_of(t, cells), plane = registers * LINE;
     const uint32_t cell_bytes = ROWS * (cells == CELLS_PACKED ? 3 : stages);
     const size_t row_step = t->row_step;
-    const uint8_t *cell = t->cell, *next = t->next, *at = t->table;
+    const uint8_t *cell = t->cell, *at = t->table;
     struct sums acc[TOGETHER][2];
 
 #pragma GCC unroll 4
     for (unsigned r = 0; r < n; r++)
         for (unsigned i = 0; i < planes; i++)
             acc[r][i] = sum[r][i];
-    for (uint32_t p = 0; p < t->positions; p++, cell += cell_bytes, next += cell_bytes) {
+    for (uint32_t p = 0; p < t->positions; p++, cell += cell_bytes) {
         __m512i e[TOGETHER][STAGES], table[2][4];
 
 #pragma GCC unroll 4
         for (unsigned r = 0; r < n; r++) {
             entries_of(e[r], cell + r * row_step, stages, cells);
             for (uint32_t i = 0; i < cell_bytes; i += LINE)
-                _mm_prefetch(next + r * row_step + i, _MM_HINT_T0);
+                _mm_prefetch(cell + r * row_step + AHEAD * cell_bytes + i, _MM_HINT_T0);
         }
 #pragma GCC unroll 4
         for (uint32_t s = 0; s < stages; s++, at += planes * plane) {
@@ -191,9 +195,11 @@ INLINE void look_up_tile(struct sums (*sum)[2], const struct tile *t, const unsi
                 load_table(table[1], at + plane, registers);
 #pragma GCC unroll 4
             for (unsigned r = 0; r < n; r++) {
-                acc[r][0] = sums_add(acc[r][0], look_up(table[0], e[r][s], registers));
+                __mmask64 upper = _mm512_movepi8_mask(e[r][s]);
+
+                acc[r][0] = sums_add(acc[r][0], look_up(table[0], e[r][s], upper, registers));
                 if (planes == 2)
-                    acc[r][1] = sums_add(acc[r][1], look_up(table[1], e[r][s], registers));
+                    acc[r][1] = sums_add(acc[r][1], look_up(table[1], e[r][s], upper, registers));
             }
         }
     }
@@ -315,7 +321,6 @@ static void add_tiles(struct sums (*sum)[2], const struct rows_job *j, const uin
     for (uint32_t r = 0; r < n; r += step) {
         step = n - r < together ? 1 : together;
         t.cell = index + r * t.row_step + p0 * cell;
-        t.next = r + step < n ? t.cell + step * t.row_step : index + p1 * cell;
         fn[step > 1](sum + r, &t);
     }
 }
