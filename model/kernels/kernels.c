@@ -14,6 +14,19 @@
         assign_fill_##level(k);                                                                    \
     } while (0)
 
+#ifdef __x86_64__
+/* The levels of rvq_c.c differ in vector width alone; what looks up in vectors replaces them. */
+static void rvq_by_hand(struct kernels *k, unsigned cpu)
+{
+    if (cpu & CPU_AVX2)
+        rvq_by_hand_avx2(k);
+    if (cpu & CPU_AVX2 && cpu & CPU_AVX512 && cpu & CPU_AVX512_VBMI) {
+        rvq_by_hand_avx512(k);
+        rvq_by_hand_vbmi(k);
+    }
+}
+#endif
+
 void kernels_init(struct kernels *k, unsigned cpu, enum profile profile)
 {
     *k = (struct kernels){.profile = profile};
@@ -23,10 +36,7 @@ void kernels_init(struct kernels *k, unsigned cpu, enum profile profile)
         FILL(k, avx2);
     if (cpu & CPU_AVX2 && cpu & CPU_AVX512)
         FILL(k, avx512);
-    if (cpu & CPU_AVX512_VBMI) {
-        rvq_by_hand_avx512(k);
-        rvq_by_hand_vbmi(k);
-    }
+    rvq_by_hand(k, cpu);
 #else
     (void)cpu;
 #endif

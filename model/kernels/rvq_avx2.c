@@ -1,0 +1,471 @@
+/* Residual VQ on AVX2: `direct` with sums in registers, byte tables by pshufb.
+ *
+ * pshufb looks up among 16 and gives 0 where an index has its top bit set. The tables T_0 ... T_7
+ * of 128 entries are kept as T_0, T_1 ^ T_0, T_2 ^ T_1 ..., and an index x meets the t-th as x - 16
+ * t, saturated: those up to x / 16 answer, the others see a negative number, and the exclusive or
+ * of all is T_(x / 16). Entries from 128 up start a chain of their own with x ^ 128. */
+#include <immintrin.h>
+#include <stdalign.h>
+
+#include "model/kernels/rvq.h"
+
+enum { HALF = ROWS / 2, CHAIN = 8, TOGETHER = 8 };
+
+/* acc[row][DIM] of n rows, n a constant, over positions of one tile. */
+INLINE void direct_rows(float *acc, const float *x, const float *codebook, const uint8_t *cell,
+                        uint32_t n_positions, const struct rvq_shape *shape, const unsigned n,
+                        const uint32_t stages, const bool packed)
+{
+    const uint32_t stride = packed ? 3 : stages;
+    __m256 sum[TOGETHER];
+
+#pragma GCC unroll 8
+    for (unsigned r = 0; r < n; r++)
+        sum[r] = _mm256_load_ps(acc + r * DIM);
+    for (uint32_t p = 0; p < n_positions; p++, x += DIM, cell += ROWS * stride) {
+        __m256 xs = _mm256_loadu_ps(x);
+
+#pragma GCC unroll 8
+        for (unsigned r = 0; r < n; r++) {
+            const uint8_t *at = cell + r * stride;
+            __m256 w = _mm256_loadu_ps(codebook + entry(at, packed, 0) * DIM);
+
+            for (uint32_t s = 1; s < stages; s++)
+                w = _mm256_add_ps(
+                    w,
+                    _mm256_loadu_ps(codebook + (s * shape->entries + entry(at, packed, s)) * DIM));
+            sum[r] = _mm256_fmadd_ps(xs, w, sum[r]);
+        }
+    }
+#pragma GCC unroll 8
+    for (unsigned r = 0; r < n; r++)
+        _mm256_store_ps(acc + r * DIM, sum[r]);
+}
+
+/* The n rows of a row block; cells of BLOCK positions stay in L1 with the codebook. */
+INLINE void direct_block(float *acc, const float *x, const float *codebook, const uint8_t *index,
+                         uint32_t n, const struct rvq_shape *shape, const uint32_t stages,
+                         const bool packed)
+{
+    const uint32_t stride = packed ? 3 : stages, end = positions(shape);
+
+    for (uint32_t p = 0; p < end; p += BLOCK, x += BLOCK * DIM, index += BLOCK * ROWS * stride) {
+        uint32_t m = min_u32(end - p, BLOCK), r = 0;
+
+        for (; r + TOGETHER <= n; r += TOGETHER)
+            direct_rows(acc + r * DIM, x, codebook, index + r * stride, m, shape, TOGETHER, stages,
+                        packed);
+        for (; r < n; r++)
+            direct_rows(acc + r * DIM, x, codebook, index + r * stride, m, shape, 1, stages,
+                        packed);
+    }
+}
+
+/* Prepared by rvq_c.c: the codebook's address in a line of its own, then x. */
+static void rows_direct(float *y, const void *prepared, const uint8_t *index, const uint16_t *scale,
+                        const struct rvq_shape *shape, uint32_t r0, uint32_t r1)
+{
+    const float *x = (const float *)(const void *)((const char *)prepared + LINE);
+    const float *codebook;
+
+    memcpy(&codebook, prepared, sizeof(codebook));
+    for (uint32_t r = r0; r < r1; r += ROWS) {
+        const uint8_t *at = index + r / ROWS * block_bytes(shape);
+        uint32_t n = min_u32(r1 - r, ROWS);
+        alignas(32) float acc[ROWS * DIM] = {0};
+
+        if (is_packed(shape))
+            direct_block(acc, x, codebook, at, n, shape, 4, true);
+        else if (shape->stages == 3)
+            direct_block(acc, x, codebook, at, n, shape, 3, false);
+        else if (shape->stages == 2)
+            direct_block(acc, x, codebook, at, n, shape, 2, false);
+        else
+            direct_block(acc, x, codebook, at, n, shape, shape->stages, false);
+        for (uint32_t i = 0; i < n; i++)
+            y[r + i] = fold8(acc + i * DIM) * half_to_f32(scale[r + i]);
+    }
+}
+
+/* The eight components of 8 entries, entries in the lanes; entries beyond n are zero. */
+INLINE void load_transposed(__m256 *out, const float *codebook, uint32_t n)
+{
+    for (unsigned i = 0; i < 8; i++)
+        out[i] = i < n ? _mm256_loadu_ps(codebook + i * DIM) : _mm256_setzero_ps();
+    for (unsigned step = 0; step < 3; step++) { /* perfect shuffles */
+        __m256 in[8];
+
+        for (unsigned i = 0; i < 8; i++)
+            in[i] = out[i];
+        for (unsigned i = 0; i < 4; i++) {
+            __m256 low = _mm256_unpacklo_ps(in[i], in[i + 4]);
+            __m256 high = _mm256_unpackhi_ps(in[i], in[i + 4]);
+
+            out[2 * i] = _mm256_permute2f128_ps(low, high, 0x20);
+            out[2 * i + 1] = _mm256_permute2f128_ps(low, high, 0x31);
+        }
+    }
+}
+
+/* table[stage][position][plane_bytes] of n positions; returns the largest magnitude's bits. */
+static uint32_t build(float *table, const float *x, const float *codebook,
+                      const struct rvq_shape *shape, uint32_t n)
+{
+    const __m256 magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
+    const uint32_t plane = (uint32_t)plane_bytes(shape);
+    __m256i max = _mm256_setzero_si256();
+    alignas(32) uint32_t lane[8];
+    uint32_t most = 0;
+
+    for (uint32_t s = 0; s < shape->stages;
+         s++, codebook += shape->entries * DIM, table += BLOCK * plane)
+        for (uint32_t c = 0; c < plane; c += 8) {
+            uint32_t left = c < shape->entries ? shape->entries - c : 0;
+            __m256 book[DIM];
+
+            load_transposed(book, codebook + (left ? c : 0) * DIM, left);
+            for (uint32_t p = 0; p < n; p++) {
+                __m256 acc = _mm256_setzero_ps();
+
+#pragma GCC unroll 8
+                for (unsigned d = 0; d < DIM; d++)
+                    acc = _mm256_fmadd_ps(_mm256_set1_ps(x[p * DIM + d]), book[d], acc);
+                _mm256_store_ps(table + p * plane + c, acc);
+                max = _mm256_max_epu32(max, _mm256_castps_si256(_mm256_and_ps(acc, magnitude)));
+            }
+        }
+    _mm256_store_si256((__m256i *)(void *)lane, max);
+    for (unsigned l = 0; l < 8; l++)
+        most = lane[l] > most ? lane[l] : most;
+    return most;
+}
+
+/* 32 numbers of 0...255 as bytes. */
+INLINE __m256i pack(const __m256i *u)
+{
+    __m256i bytes =
+        _mm256_packus_epi16(_mm256_packus_epi32(u[0], u[1]), _mm256_packus_epi32(u[2], u[3]));
+
+    return _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+}
+
+/* Each 16 bytes against the 16 before them, which are zero where a chain begins. */
+INLINE void store_chained(uint8_t *to, __m256i bytes, __m256i *before, bool first)
+{
+    __m256i last = first ? _mm256_setzero_si256() : *before;
+    __m256i shifted = _mm256_permute2x128_si256(last, bytes, 0x21);
+
+    _mm256_store_si256((__m256i *)(void *)to, _mm256_xor_si256(bytes, shifted));
+    *before = bytes;
+}
+
+/* The codes of one stage of one position. No clamp: |value * inv| < Q + 0.5, for inv is Q / max
+ * rounded once and the product once more. */
+INLINE void store_codes(uint8_t *to, const float *table, float inv, uint32_t plane,
+                        const unsigned planes)
+{
+    const __m256i bias = _mm256_set1_epi32(planes == 2 ? 32768 : 128);
+    __m256i before[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
+
+    for (uint32_t c = 0; c < plane; c += 32) {
+        const bool first = c % (16 * CHAIN) == 0;
+        __m256i u[4], low[4];
+
+        for (unsigned i = 0; i < 4; i++) {
+            __m256 v = _mm256_mul_ps(_mm256_load_ps(table + c + 8 * i), _mm256_set1_ps(inv));
+
+            u[i] = _mm256_add_epi32(_mm256_cvtps_epi32(v), bias);
+            low[i] = _mm256_and_si256(u[i], _mm256_set1_epi32(255));
+            u[i] = planes == 2 ? _mm256_srli_epi32(u[i], 8) : u[i];
+        }
+        store_chained(to + c, pack(u), &before[0], first);
+        if (planes == 2)
+            store_chained(to + plane + c, pack(low), &before[1], first);
+    }
+}
+
+INLINE void prepare_bytes(void *prepared, const float *x, const float *codebook,
+                          const struct rvq_shape *shape, uint32_t p0, uint32_t p1,
+                          const unsigned planes)
+{
+    const float q = planes == 2 ? 32767 : 127;
+    const uint32_t plane = (uint32_t)plane_bytes(shape);
+    alignas(64) float table[STAGES * BLOCK * ENTRIES];
+    float *scale = prepared;
+    uint8_t *to =
+        (uint8_t *)prepared + codes_offset(shape) + (size_t)p0 * shape->stages * planes * plane;
+
+    for (uint32_t p = p0; p < p1; p += BLOCK) {
+        uint32_t n = min_u32(p1 - p, BLOCK);
+        uint32_t bits = build(table, x + p * DIM, codebook, shape, n);
+        float amax = bits_to_f32(bits);
+        bool plain = bits < 0x7f800000u && amax >= 0x1p-100f;
+
+        if (!plain) /* codes 0 */
+            memset(table, 0, sizeof(table));
+        scale[p / BLOCK] = plain ? amax / q : bits < 0x7f800000u ? 0.0f : bits_to_f32(0x7fc00000u);
+        for (uint32_t i = 0; i < n; i++)
+            for (uint32_t s = 0; s < shape->stages; s++, to += planes * plane)
+                store_codes(to, table + (s * BLOCK + i) * plane, plain ? q / amax : 0, plane,
+                            planes);
+    }
+}
+
+INLINE __m256i load_halves(const uint8_t *low, const uint8_t *high)
+{
+    return _mm256_inserti128_si256(
+        _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)low)),
+        _mm_loadu_si128((const __m128i *)(const void *)high), 1);
+}
+
+/* Where byte s of 16 rows of three lies in the i-th 16 of their 48 bytes; 128: elsewhere. */
+INLINE __m256i thirds_in(unsigned i, unsigned s)
+{
+    alignas(16) uint8_t at[16];
+
+    for (unsigned r = 0; r < 16; r++)
+        at[r] = (uint8_t)((3 * r + s) / 16 == i ? (3 * r + s) % 16 : 128);
+    return _mm256_broadcastsi128_si256(_mm_load_si128((const __m128i *)(const void *)at));
+}
+
+/* Byte s of each of 32 rows of three, in order. */
+INLINE void thirds(__m256i *e, const uint8_t *cell)
+{
+    __m256i v[3];
+
+    for (unsigned i = 0; i < 3; i++)
+        v[i] = load_halves(cell + 16 * i, cell + 48 + 16 * i);
+#pragma GCC unroll 3
+    for (unsigned s = 0; s < 3; s++)
+        e[s] = _mm256_or_si256(_mm256_or_si256(_mm256_shuffle_epi8(v[0], thirds_in(0, s)),
+                                               _mm256_shuffle_epi8(v[1], thirds_in(1, s))),
+                               _mm256_shuffle_epi8(v[2], thirds_in(2, s)));
+}
+
+/* Bits of a where mask has ones, of b elsewhere; six of them. */
+INLINE __m256i six_bits(char mask, __m256i a, __m256i b)
+{
+    __m256i m = _mm256_set1_epi8(mask);
+
+    return _mm256_and_si256(_mm256_or_si256(_mm256_and_si256(m, a), _mm256_andnot_si256(m, b)),
+                            _mm256_set1_epi8(63));
+}
+
+/* e[stage] of 32 rows. */
+INLINE void entries_of(__m256i *e, const uint8_t *cell, const uint32_t stages, const bool packed)
+{
+    __m256i b[3];
+
+    if (packed) {
+        thirds(b, cell);
+        e[0] = _mm256_and_si256(b[0], _mm256_set1_epi8(63));
+        e[1] = six_bits(3, _mm256_srli_epi16(b[0], 6), _mm256_slli_epi16(b[1], 2));
+        e[2] = six_bits(15, _mm256_srli_epi16(b[1], 4), _mm256_slli_epi16(b[2], 4));
+        e[3] = _mm256_and_si256(_mm256_srli_epi16(b[2], 2), _mm256_set1_epi8(63));
+    } else if (stages == 3) {
+        thirds(e, cell);
+    } else {
+        for (uint32_t s = 0; s < stages; s++) {
+            alignas(32) uint8_t byte[HALF];
+
+            for (unsigned r = 0; r < HALF; r++)
+                byte[r] = cell[r * stages + s];
+            e[s] = _mm256_load_si256((const __m256i *)(const void *)byte);
+        }
+    }
+}
+
+struct sums { /* of 32 rows: whole words, even row + 256 * odd row; and the odd rows alone */
+    __m256i word, odd;
+};
+
+INLINE struct sums sums_add(struct sums a, __m256i bytes)
+{
+    a.word = _mm256_add_epi16(a.word, bytes);
+    a.odd = _mm256_add_epi16(a.odd, _mm256_srli_epi16(bytes, 8));
+    return a;
+}
+
+INLINE __m256i sixteen(const uint8_t *table)
+{
+    return _mm256_broadcastsi128_si256(_mm_load_si128((const __m128i *)(const void *)table));
+}
+
+/* found[plane][half] ^= what the chain of n tables says to indices x. */
+INLINE void follow(__m256i found[2][2], const uint8_t *table, const __m256i *start, uint32_t plane,
+                   const unsigned n, const unsigned planes)
+{
+    const __m256i step = _mm256_set1_epi8(16);
+    __m256i x[2] = {start[0], start[1]};
+
+#pragma GCC unroll 8
+    for (unsigned t = 0; t < n; t++) {
+        for (unsigned i = 0; i < planes; i++) {
+            __m256i T = sixteen(table + i * plane + 16 * t);
+
+            for (unsigned h = 0; h < 2; h++)
+                found[i][h] = _mm256_xor_si256(found[i][h], _mm256_shuffle_epi8(T, x[h]));
+        }
+        for (unsigned h = 0; h < 2; h++)
+            x[h] = _mm256_subs_epi8(x[h], step);
+    }
+}
+
+/* sum[plane][half] of a row block over n positions; plane: 64 or 256, a constant. */
+INLINE void add_positions(struct sums sum[2][2], const uint8_t *table, const uint8_t *cell,
+                          uint32_t n, const uint32_t stages, const bool packed,
+                          const unsigned planes, const uint32_t plane)
+{
+    const uint32_t stride = packed ? 3 : stages;
+
+    for (uint32_t p = 0; p < n; p++, cell += ROWS * stride) {
+        __m256i e[2][STAGES];
+
+        for (unsigned h = 0; h < 2; h++)
+            entries_of(e[h], cell + h * HALF * stride, stages, packed);
+        for (uint32_t s = 0; s < stages; s++, table += planes * plane) {
+            __m256i found[2][2] = {{_mm256_setzero_si256(), _mm256_setzero_si256()},
+                                   {_mm256_setzero_si256(), _mm256_setzero_si256()}};
+            __m256i x[2] = {e[0][s], e[1][s]};
+
+            follow(found, table, x, plane, plane == 64 ? 4 : CHAIN, planes);
+            if (plane > 64) {
+                for (unsigned h = 0; h < 2; h++)
+                    x[h] = _mm256_xor_si256(x[h], _mm256_set1_epi8(-128));
+                follow(found, table + 16 * CHAIN, x, plane, CHAIN, planes);
+            }
+            for (unsigned i = 0; i < planes; i++)
+                for (unsigned h = 0; h < 2; h++)
+                    sum[i][h] = sums_add(sum[i][h], found[i][h]);
+        }
+    }
+}
+
+/* acc <- fma(scale, sum, acc) of 8 rows: 8 words of each plane, less what made them unsigned. */
+INLINE void add_block(float *acc, __m128i high, __m128i low, float scale, int32_t bias,
+                      const unsigned planes)
+{
+    __m256i sum = _mm256_cvtepu16_epi32(high);
+
+    if (planes == 2)
+        sum = _mm256_add_epi32(_mm256_slli_epi32(sum, 8), _mm256_cvtepu16_epi32(low));
+    sum = _mm256_sub_epi32(sum, _mm256_set1_epi32(bias));
+    _mm256_store_ps(
+        acc, _mm256_fmadd_ps(_mm256_set1_ps(scale), _mm256_cvtepi32_ps(sum), _mm256_load_ps(acc)));
+}
+
+/* acc holds, of each half, 16 even rows and then 16 odd ones. */
+INLINE void add_blocks(float *acc, struct sums sum[2][2], float scale, int32_t bias,
+                       const unsigned planes)
+{
+    for (unsigned h = 0; h < 2; h++) {
+        __m256i part[2][2];
+
+        for (unsigned i = 0; i < planes; i++) {
+            part[0][i] = _mm256_sub_epi16(sum[i][h].word, _mm256_slli_epi16(sum[i][h].odd, 8));
+            part[1][i] = sum[i][h].odd;
+        }
+        for (unsigned o = 0; o < 2; o++, acc += 16) {
+            __m256i high = part[o][0], low = part[o][planes - 1];
+
+            add_block(acc, _mm256_castsi256_si128(high), _mm256_castsi256_si128(low), scale, bias,
+                      planes);
+            add_block(acc + 8, _mm256_extracti128_si256(high, 1), _mm256_extracti128_si256(low, 1),
+                      scale, bias, planes);
+        }
+    }
+}
+
+INLINE void block_rows(float *acc, const void *prepared, const uint8_t *cell,
+                       const struct rvq_shape *shape, const unsigned planes, const uint32_t stages,
+                       const bool packed, const uint32_t plane)
+{
+    const float *scale = prepared;
+    const uint8_t *table = (const uint8_t *)prepared + codes_offset(shape);
+
+    for (uint32_t p = 0; p < positions(shape); p += BLOCK) {
+        uint32_t n = min_u32(positions(shape) - p, BLOCK);
+        int32_t bias = (int32_t)(n * stages) * (planes == 2 ? 32768 : 128);
+        struct sums sum[2][2];
+
+        memset(sum, 0, sizeof(sum));
+        add_positions(sum, table + (size_t)p * stages * planes * plane,
+                      cell + (size_t)p * ROWS * (packed ? 3 : stages), n, stages, packed, planes,
+                      plane);
+        add_blocks(acc, sum, scale[p / BLOCK], bias, planes);
+    }
+}
+
+INLINE void rows_bytes(float *y, const void *prepared, const uint8_t *index, const uint16_t *scale,
+                       const struct rvq_shape *shape, uint32_t r0, uint32_t r1,
+                       const unsigned planes)
+{
+    for (uint32_t r = r0; r < r1; r += ROWS) {
+        const uint8_t *cell = index + r / ROWS * block_bytes(shape);
+        uint32_t n = min_u32(r1 - r, ROWS);
+        alignas(32) float acc[ROWS] = {0};
+
+        if (is_packed(shape))
+            block_rows(acc, prepared, cell, shape, planes, 4, true, 64);
+        else if (plane_bytes(shape) == 64)
+            block_rows(acc, prepared, cell, shape, planes, shape->stages, false, 64);
+        else if (shape->stages == 3)
+            block_rows(acc, prepared, cell, shape, planes, 3, false, ENTRIES);
+        else if (shape->stages == 2)
+            block_rows(acc, prepared, cell, shape, planes, 2, false, ENTRIES);
+        else
+            block_rows(acc, prepared, cell, shape, planes, shape->stages, false, ENTRIES);
+        for (uint32_t i = 0; i < n; i++)
+            y[r + i] = acc[i / 32 * 32 + i % 2 * 16 + i % 32 / 2] * half_to_f32(scale[r + i]);
+    }
+}
+
+static size_t prepared_bytes_i16(const struct rvq_shape *s)
+{
+    return byte_tables_bytes(s, 2);
+}
+
+static void prepare_i16(void *prepared, const float *x, const float *codebook,
+                        const struct rvq_shape *shape, uint32_t p0, uint32_t p1)
+{
+    prepare_bytes(prepared, x, codebook, shape, p0, p1, 2);
+}
+
+static void rows_i16(float *y, const void *prepared, const uint8_t *index, const uint16_t *scale,
+                     const struct rvq_shape *shape, uint32_t r0, uint32_t r1)
+{
+    rows_bytes(y, prepared, index, scale, shape, r0, r1, 2);
+}
+
+static size_t prepared_bytes_i8(const struct rvq_shape *s)
+{
+    return byte_tables_bytes(s, 1);
+}
+
+static void prepare_i8(void *prepared, const float *x, const float *codebook,
+                       const struct rvq_shape *shape, uint32_t p0, uint32_t p1)
+{
+    prepare_bytes(prepared, x, codebook, shape, p0, p1, 1);
+}
+
+static void rows_i8(float *y, const void *prepared, const uint8_t *index, const uint16_t *scale,
+                    const struct rvq_shape *shape, uint32_t r0, uint32_t r1)
+{
+    rows_bytes(y, prepared, index, scale, shape, r0, r1, 1);
+}
+
+void rvq_by_hand_avx2(struct kernels *k)
+{
+    if (k->profile == PROFILE_DIRECT)
+        k->rvq_rows = rows_direct;
+    if (k->profile == PROFILE_I16) {
+        k->rvq_prepared_bytes = prepared_bytes_i16;
+        k->rvq_prepare = prepare_i16;
+        k->rvq_rows = rows_i16;
+    }
+    if (k->profile == PROFILE_I8) {
+        k->rvq_prepared_bytes = prepared_bytes_i8;
+        k->rvq_prepare = prepare_i8;
+        k->rvq_rows = rows_i8;
+    }
+}
