@@ -1,9 +1,9 @@
 /* model/kernels/level.h - one source, a build per instruction set.
  *
  * Every *_c.c here is compiled once plainly, which is the reference, and on x86-64 again with
- * -DKERNEL_LEVEL=avx2 and =avx512 and the matching instruction set. A build exports its fill
- * function and nothing else, under a name that ends in the level; all the rest is static, so that
- * no code of a higher level can be linked into a lower one.
+ * -DKERNEL_LEVEL=avx2 and =avx512 and the matching instruction set; where there is a *_x86.c, that
+ * takes its place. A build exports its fill function and nothing else, under a name that ends in the
+ * level; all the rest is static, so that no code of a higher level can be linked into a lower one.
  */
 #ifndef MODEL_KERNELS_LEVEL_H
 #define MODEL_KERNELS_LEVEL_H
