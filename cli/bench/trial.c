@@ -79,19 +79,23 @@ static void run_once(struct trial *t, struct arm *a, unsigned round)
         invalidate(a, s.invalid);
 }
 
-/* Against the first arm with a digest: an arm that has run at all has run in the first rounds. */
+/* An arm that has run at all has run in the first rounds. */
+static const struct arm *first_of_group(const struct trial *t, unsigned group)
+{
+    for (unsigned i = 0; i < t->n_arms; i++) {
+        if (t->arm[i].has_digest && t->arm[i].group == group)
+            return &t->arm[i];
+    }
+    return NULL;
+}
+
 static void compare_digests(struct trial *t)
 {
-    const struct arm *first = NULL;
-
     for (unsigned i = 0; i < t->n_arms; i++) {
         struct arm *a = &t->arm[i];
+        const struct arm *first = first_of_group(t, a->group);
 
-        if (!a->has_digest)
-            continue;
-        if (!first)
-            first = a;
-        for (unsigned r = 0; r < a->n && r < first->n; r++) {
+        for (unsigned r = 0; a->has_digest && r < a->n && r < first->n; r++) {
             char why[sizeof(a->why)];
 
             if (a->digest[r] == first->digest[r])

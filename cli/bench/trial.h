@@ -2,8 +2,8 @@
  *
  * A round runs every arm once, in order (A B C A B C ...), so that whatever else the machine does
  * meets all of them alike. An arm gives one sample a round: values, and a digest of what it
- * computed. Arms that disagree with the first one's digest, or say themselves that a sample is not
- * what it seems, are invalid, with the reason; their values are kept and marked.
+ * computed. Arms that disagree with the digest of the first of their group, or say themselves that
+ * a sample is not what it seems, are invalid, with the reason; their values are kept and marked.
  */
 #ifndef CLI_BENCH_TRIAL_H
 #define CLI_BENCH_TRIAL_H
@@ -42,6 +42,8 @@ struct arm {
     arm_run_fn *run;
     void *context;
     bool ceiling; /* not one of ours: what the others are held against */
+    unsigned
+        group; /* digests are compared within: 0 unless arms of a trial compute different bits */
     enum arm_state state;
     char why[192]; /* why invalid or absent */
     char note[96]; /* what is worth knowing and harmless */
