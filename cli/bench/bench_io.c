@@ -2,7 +2,6 @@
  * order of records, in the same rounds. */
 #include "cli/bench/bench.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
@@ -11,6 +10,7 @@
 
 #include "base/mem.h"
 #include "cli/bench/busy.h"
+#include "cli/bench/create.h"
 #include "cli/bench/fio.h"
 #include "cli/bench/provenance.h"
 #include "cli/bench/reader.h"
@@ -22,7 +22,6 @@
 enum {
     ENGINES_MAX = 16,
     IO_ARMS_MAX = 4 * ENGINES_MAX,
-    CREATE_CHUNK = 1 << 20,
     HUGE_BYTES = 2 << 20, /* a whole number of them, or the last would be small pages */
 };
 
@@ -358,41 +357,6 @@ static uint64_t largest(const struct flag_list *list)
     for (unsigned i = 0; i < list->n; i++)
         most = list->v[i] > most ? list->v[i] : most;
     return most;
-}
-
-static int create_file(const char *path, uint64_t bytes, struct err *e)
-{
-    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-    uint64_t seed = 1, *chunk = malloc(CREATE_CHUNK);
-    int rc = 0;
-
-    if (fd < 0 || !chunk) {
-        rc = fd < 0 ? err_sys(e, errno, "--create %s", path)
-                    : err_set(e, ERR_NOMEM, "--create %s", path);
-        goto out;
-    }
-    for (uint64_t at = 0; at < bytes && !rc;) {
-        const size_t n = bytes - at < CREATE_CHUNK ? (size_t)(bytes - at) : CREATE_CHUNK;
-        ssize_t put;
-
-        for (size_t i = 0; i < CREATE_CHUNK / sizeof(*chunk); i++)
-            chunk[i] = random_next(&seed);
-        put = write(fd, chunk, n);
-        if (put <= 0)
-            rc = err_sys(e, put < 0 ? errno : ENOSPC, "--create %s: after %llu of %llu bytes", path,
-                         (unsigned long long)at, (unsigned long long)bytes);
-        else
-            at += (uint64_t)put;
-    }
-    if (!rc && fsync(fd))
-        rc = err_sys(e, errno, "--create %s", path);
-    if (rc)
-        unlink(path); /* ours: it did not exist */
-out:
-    if (fd >= 0)
-        close(fd);
-    free(chunk);
-    return rc;
 }
 
 static void bed_close(struct bed *bed)
