@@ -22,6 +22,8 @@
 enum {
     ENGINES_MAX = 16,
     IO_ARMS_MAX = 4 * ENGINES_MAX,
+    OCTAVE = 8, /* classes of a latency histogram in each doubling from a microsecond */
+    CLASSES = 24 * OCTAVE,
     HUGE_BYTES = 2 << 20, /* a whole number of them, or the last would be small pages */
 };
 
@@ -82,6 +84,8 @@ struct io_arm {
     const struct file *file;
     uint8_t *arena;
     struct fio_way fio;
+    const char *name;
+    unsigned histogram[CLASSES]; /* of all rounds */
 };
 
 static struct read_work work_of(const struct bed *bed, unsigned round)
@@ -150,9 +154,18 @@ static void judge_source(struct sample *out, double asked, double process, doubl
              isnan(process) ? "its sectors" : "this process's read_bytes");
 }
 
+static void count_latencies(struct io_arm *a)
+{
+    for (unsigned i = 0; i < a->bed->work.n_reads; i++) {
+        const double at = OCTAVE * log2(a->bed->latency[i] * 1e6);
+
+        a->histogram[at < 0 ? 0 : at < CLASSES ? (unsigned)at : CLASSES - 1]++;
+    }
+}
+
 static int run_engine(void *context, unsigned round, struct sample *out, struct err *e)
 {
-    const struct io_arm *a = context;
+    struct io_arm *a = context;
     const struct read_work w = work_of(a->bed, round);
     struct cost from, to;
     struct read_result r;
@@ -164,6 +177,7 @@ static int run_engine(void *context, unsigned round, struct sample *out, struct 
         return e->code;
     put_busy(out, a->bed, from.busy, r.seconds);
     to = cost_now(a);
+    count_latencies(a);
     put_result(out, &r);
     put_cost(out, &from, &to, r.bytes);
     judge_source(out, r.bytes, to.usage.from_device - from.usage.from_device,
@@ -239,6 +253,7 @@ static void add_engine(struct trial *t, struct io_arm *a, const struct io_ops *o
         return;
     }
     arm = trial_add(t, run_engine, a, "%s", name);
+    a->name = arm->name;
     if (!way.buffered && !file->direct)
         snprintf(arm->note, sizeof(arm->note), "not direct: %.80s", file->why);
     else
@@ -281,18 +296,40 @@ static void add_fio(struct trial *t, struct io_arm *arm, unsigned *n)
     }
 }
 
+/* [from ms, reads] of each class that has some, by arm. */
+static json_t *histograms(const struct io_arm *arm, unsigned n)
+{
+    json_t *o = json_object();
+
+    for (unsigned i = 0; i < n; i++) {
+        json_t *classes = arm[i].name ? json_array() : NULL;
+
+        for (unsigned c = 0; classes && c < CLASSES; c++) {
+            if (arm[i].histogram[c])
+                json_array_append_new(classes, json_pack("[f, i]", exp2((double)c / OCTAVE) * 1e-3,
+                                                         (int)arm[i].histogram[c]));
+        }
+        if (classes)
+            json_object_set_new(o, arm[i].name, classes);
+    }
+    return o;
+}
+
 static int run_trial(struct bench *b, struct bed *bed, bool fio)
 {
-    struct io_arm arm[IO_ARMS_MAX];
+    struct io_arm *arm = calloc(IO_ARMS_MAX, sizeof(*arm));
     struct trial *t =
         trial_new(metrics, bed->busy ? METRICS : METRICS - 1, (unsigned)b->rounds,
                   "records of %u bytes, %u in flight", bed->work.record_bytes, bed->work.depth);
     unsigned n = 0;
 
-    if (!t)
+    if (!t || !arm) {
+        free(t);
+        free(arm);
         return bench_fail(b, EXIT_MEMORY, NULL, "out of memory");
+    }
     for (unsigned i = 0; i < IO_ARMS_MAX; i++)
-        arm[i] = (struct io_arm){.bed = bed};
+        arm[i].bed = bed;
     if (fio)
         add_fio(t, arm, &n);
     add_engines(t, arm, &n);
@@ -300,14 +337,15 @@ static int run_trial(struct bench *b, struct bed *bed, bool fio)
         trial_add(t, run_nothing, &arm[n++], "nothing is read");
     trial_run(t);
     report_trial(&b->report, t,
-                 json_pack("{s:I, s:i, s:i, s:b}", "record_bytes",
+                 json_pack("{s:I, s:i, s:i, s:b, s:o}", "record_bytes",
                            (json_int_t)bed->work.record_bytes, "depth", (int)bed->work.depth,
-                           "reads_per_sample", (int)bed->work.n_reads, "direct",
-                           bed->direct.direct));
+                           "reads_per_sample", (int)bed->work.n_reads, "direct", bed->direct.direct,
+                           "latency_histograms", histograms(arm, n)));
     for (unsigned i = 0; i < n; i++) {
         if (arm[i].io)
             arm[i].io->ops->close(arm[i].io);
     }
+    free(arm);
     free(t);
     return 0;
 }

@@ -91,7 +91,7 @@ def file(tmp_path_factory):
 
 def test_help_lists_every_command_and_each_explains_itself():
     listed = re.findall(r"^  (\w+) ", bench("help").stdout, re.M)
-    assert {"kernels", "io", "report"} <= set(listed)
+    assert {"kernels", "io", "pool", "replay", "sweep", "decode", "prefill", "report"} <= set(listed)
     for name in listed:
         text = bench(name, "--help").stdout
         assert text.startswith(f"Usage: waste-bench {name} ") and "--rounds" in text
@@ -194,6 +194,9 @@ def test_engines_read_the_same_bytes(file):
         ran = [arm for arm in trial["arms"] if arm["state"] != "absent"]
         assert {arm["name"].split(",")[0] for arm in ran} == {"sync", "threads"}
         assert len({arm["digest"] for arm in ran}) == 1
+        for arm in ran:
+            reads = sum(n for _, n in trial["facts"]["latency_histograms"][arm["name"]])
+            assert reads == trial["facts"]["reads_per_sample"] * trial["rounds"]
     assert [trial["facts"]["depth"] for trial in report["trials"]] == [1, 3]
 
 

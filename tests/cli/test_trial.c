@@ -86,6 +86,24 @@ static void another_digest_makes_an_arm_invalid(void **unused)
     free(t);
 }
 
+static void digests_are_compared_within_a_group(void **unused)
+{
+    struct fake f[] = {{.name = 'A', .fails_from = ROUNDS_MAX, .digest = {1, 2}},
+                       {.name = 'B', .fails_from = ROUNDS_MAX, .digest = {7, 8}},
+                       {.name = 'C', .fails_from = ROUNDS_MAX, .digest = {1, 2}},
+                       {.name = 'D', .fails_from = ROUNDS_MAX, .digest = {7, 2}}};
+    struct trial *t = trial_of(f, 4, 2);
+
+    (void)unused;
+    t->arm[1].group = t->arm[3].group = 1;
+    trial_run(t);
+    assert_int_equal(t->arm[1].state, ARM_VALID);
+    assert_int_equal(t->arm[2].state, ARM_VALID);
+    assert_int_equal(t->arm[3].state, ARM_INVALID);
+    assert_non_null(strstr(t->arm[3].why, "that of B is 0000000000000008"));
+    free(t);
+}
+
 static void an_arm_that_fails_is_not_run_again_and_the_others_are(void **unused)
 {
     struct fake f[] = {{.name = 'A', .fails_from = 1, .value = {5}},
@@ -171,6 +189,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(arms_are_run_in_turn),
         cmocka_unit_test(another_digest_makes_an_arm_invalid),
+        cmocka_unit_test(digests_are_compared_within_a_group),
         cmocka_unit_test(an_arm_that_fails_is_not_run_again_and_the_others_are),
         cmocka_unit_test(one_sample_that_is_called_invalid_is_enough),
         cmocka_unit_test(the_ceiling_is_the_lowest_roof_or_the_best_other_program),
