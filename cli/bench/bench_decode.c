@@ -95,8 +95,8 @@ static void put(struct sample *out, const struct bed *bed, const struct model_to
 {
     const double n = (double)opt.tokens, token_s = t->seconds / n;
     const double ram = bed->token_bytes / bed->ram_s;
-    const double drive =
-        t->reads > 0 ? t->reads * (double)bed->plan.record_bytes / n / bed->drive_s : 0;
+    const double reads = t->early + t->misses;
+    const double drive = reads > 0 ? reads * (double)bed->plan.record_bytes / n / bed->drive_s : 0;
 
     out->value[M_TOKENS] = 1 / token_s;
     out->value[M_TOKEN_MS] = 1e3 * token_s;

@@ -31,15 +31,16 @@ static const struct flag flags[] = {
 };
 
 static const struct metric metrics[] = {
-    {"tokens_s", "tokens/s"},        {"hit_percent", "hits %"},
-    {"mb_per_token", "MB/token"},    {"gb_s", "GB/s"},
-    {"wait_s", "exposed s"},         {"wait_percent", "exposed %"},
-    {"pool_records", "records"},     {"pool_mib", "pool MiB"},
-    {"device_per_read", "dev/read"},
+    {"tokens_s", "tokens/s"},     {"hit_percent", "hits %"}, /* resident ones, as in replay; early:
+                                                                read for a guess */
+    {"early_percent", "early %"}, {"mb_per_token", "MB/token"},    {"gb_s", "GB/s"},
+    {"wait_s", "exposed s"},      {"wait_percent", "exposed %"},   {"pool_records", "records"},
+    {"pool_mib", "pool MiB"},     {"device_per_read", "dev/read"},
 };
 enum {
     M_TOKENS,
     M_HIT,
+    M_EARLY,
     M_MB,
     M_GB_S,
     M_WAIT,
@@ -57,9 +58,13 @@ struct sweep_arm {
 
 static void put(struct sample *out, const struct model_took *t, const struct model_run *m)
 {
+    const double pins = t->hits + t->early + t->misses;
+
     out->value[M_TOKENS] = (double)opt.tokens / t->seconds;
-    if (t->pins > 0)
-        out->value[M_HIT] = 100 * t->hits / t->pins;
+    if (pins > 0) {
+        out->value[M_HIT] = 100 * t->hits / pins;
+        out->value[M_EARLY] = 100 * t->early / pins;
+    }
     out->value[M_MB] = t->bytes * 1e-6 / (double)opt.tokens;
     out->value[M_GB_S] = t->bytes * 1e-9 / t->seconds;
     out->value[M_WAIT] = t->wait_s;

@@ -214,11 +214,9 @@ int model_feed(struct model_run *m, const int32_t *ids, size_t n, bool one_by_on
     waste_get_counters(m->ctx, &after);
     out->from_device = usage_now().from_device - device;
     out->wait_s = after.sec_io - before.sec_io;
-    out->reads =
-        (double)(after.misses + after.hits_prefetch - before.misses - before.hits_prefetch);
-    out->hits = (double)(after.hits_resident + after.hits_prefetch - before.hits_resident -
-                         before.hits_prefetch);
-    out->pins = out->hits + (double)(after.misses - before.misses);
+    out->hits = (double)(after.hits_resident - before.hits_resident);
+    out->early = (double)(after.hits_prefetch - before.hits_prefetch);
+    out->misses = (double)(after.misses - before.misses);
     out->bytes = (double)(after.bytes_read - before.bytes_read);
     return 0;
 }

@@ -76,9 +76,10 @@ int model_run_ids(int32_t **out, size_t n, const char *path, struct err *e);
 
 struct model_took { /* by one call of model_feed */
     double seconds, wait_s;
-    double pins, hits, reads, bytes; /* of experts; hits: in memory or guessed; reads: demanded */
-    double from_device;              /* bytes that this process had read; NaN: nobody knows */
-    uint64_t digest;                 /* of the likeliest ids and their log-probabilities */
+    double hits, early, misses; /* pins of experts: resident; read for a guess; the others */
+    double bytes;               /* read, guesses that nobody wanted with them */
+    double from_device;         /* bytes that this process had read; NaN: nobody knows */
+    uint64_t digest;            /* of the likeliest ids and their log-probabilities */
 };
 
 /* Feed n ids, in passes as long as the model takes them or one by one. */
