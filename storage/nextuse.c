@@ -387,7 +387,7 @@ static void nextuse_loaded(struct policy *p, unsigned frame, struct extent at, e
         demanded(x, &x->page[n]);
         return;
     }
-    x->page[n].guessed = true;
+    x->page[n].guessed = kind == HINT_GUESS;
     x->page[n].judged = 0;
 }
 

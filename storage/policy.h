@@ -13,6 +13,7 @@
 enum hint {
     HINT_SURE,  /* comes next: kept until pinned, unless a pin finds no other frame */
     HINT_GUESS, /* may come: waits for every sure read, takes a cold frame, is not demand */
+    HINT_WARM,  /* may come some day: of pool_warm and not of pool_hint; takes free frames only */
 };
 
 /* What is known of the pages beforehand. All zero: nothing. Borrowed during open. */

@@ -30,6 +30,7 @@ struct frame {
     enum state state;
     uint32_t pins;
     bool guessed;   /* a guess made us read it */
+    bool warm;      /* that guess was pool_warm */
     bool fresh;     /* not pinned since it was read */
     bool forgotten; /* dropped under another pin: out of the index, leaves with the last pin */
     bool on_trial;  /* a guess, and its hint still stands */
@@ -51,11 +52,12 @@ enum set {
 
 struct wishes { /* what a hint asked for; [next, n) is not yet started */
     unsigned next, n;
-    struct extent want[POOL_HINT_MAX];
+    struct extent *want; /* [POOL_HINT_MAX]; of pool_warm, [frames at open] */
 };
 
 /* How hard a read tries to get a frame. */
 enum claim {
+    CLAIM_WARM,  /* takes no page */
     CLAIM_GUESS, /* takes no page that is, was lately, or may soon be in demand */
     CLAIM_SURE,  /* takes no page that is about to be; one that may soon be if there is no other */
     CLAIM_PIN,   /* the same, or else any that is not pinned */
@@ -74,10 +76,10 @@ struct pool {
     struct io_read **batch;  /* [depth] loads about to be submitted */
     unsigned n_batch;
     unsigned n_failed;
-    struct wishes sure, guess;
+    struct wishes sure, guess, warm;
     uint64_t n_hints;          /* sure ones */
     unsigned n_sure, n_ahead;  /* of the last one: pages named; read or begun and not pinned */
-    unsigned n_begun;          /* reads for the current guess list */
+    unsigned n_begun;          /* reads for the current guess list, and warm ones beside it */
     unsigned guess_max;        /* most of them */
     unsigned n_tried, n_right; /* guesses since the last verdict */
     uint64_t n_refused;        /* since guesses are refused; 0: they are not */
@@ -232,6 +234,8 @@ static unsigned claim(struct pool *p, enum claim how)
 
     if (f != NO_FRAME)
         return f;
+    if (how == CLAIM_WARM)
+        return NO_FRAME;
     if (find_victims(p, how)) {
         f = p->policy->ops->victim(p->policy, p->set[MAY_GO]);
         assert(set_has(p, MAY_GO, f));
@@ -249,7 +253,7 @@ static unsigned claim(struct pool *p, enum claim how)
 /* Begin to load a page that is not in memory; submit_batch hands it to the engine. */
 static bool load(struct pool *p, struct extent at, enum claim how)
 {
-    enum hint kind = how == CLAIM_GUESS ? HINT_GUESS : HINT_SURE;
+    enum hint kind = how == CLAIM_WARM ? HINT_WARM : how == CLAIM_GUESS ? HINT_GUESS : HINT_SURE;
     unsigned f = claim(p, how);
     struct frame *x;
 
@@ -257,15 +261,17 @@ static bool load(struct pool *p, struct extent at, enum claim how)
         return false;
     x = &p->frame[f];
     x->read = (struct io_read){.at = at, .dst = frame_at(p->frames, f)};
-    x->guessed = x->on_trial = kind == HINT_GUESS;
+    x->guessed = kind != HINT_SURE;
+    x->on_trial = how == CLAIM_GUESS;
+    x->warm = how == CLAIM_WARM;
     x->fresh = true;
-    p->n_begun += kind == HINT_GUESS;
+    p->n_begun += how == CLAIM_GUESS || (how == CLAIM_WARM && p->n_hints);
     if (kind == HINT_SURE) {
         x->ahead = p->n_hints;
         p->n_ahead += p->n_hints != 0;
     }
     frame_becomes(p, f, LOADING);
-    set_put(p, kind == HINT_GUESS ? IS_ASKED : IS_WANTED, f, true);
+    set_put(p, x->guessed ? IS_ASKED : IS_WANTED, f, true);
     p->policy->ops->loaded(p->policy, f, at, kind);
     p->batch[p->n_batch++] = &x->read;
     return true;
@@ -310,15 +316,26 @@ static unsigned ahead_max(const struct pool *p)
     return share > queue ? share : queue;
 }
 
+/* May one more read be begun for this reason? Half of the queue is kept for whoever comes while
+ * pages are warmed. */
+static bool may_begin(const struct pool *p, enum claim how)
+{
+    if (!queue_has_room(p))
+        return false;
+    if (how == CLAIM_SURE)
+        return p->n_ahead < ahead_max(p);
+    return p->n_begun < p->guess_max &&
+           (how == CLAIM_GUESS || p->in_flight + p->n_batch < (p->depth + 1) / 2);
+}
+
 static void start_wishes(struct pool *p, struct wishes *w, enum claim how)
 {
-    while (w->next < w->n && queue_has_room(p) &&
-           (how == CLAIM_GUESS ? p->n_begun < p->guess_max : p->n_ahead < ahead_max(p))) {
+    while (w->next < w->n && may_begin(p, how)) {
         unsigned f = page_index_find(&p->index, w->want[w->next]);
 
-        if (f != NO_FRAME)
+        if (f != NO_FRAME && how != CLAIM_WARM)
             set_put(p, how == CLAIM_GUESS ? IS_ASKED : IS_WANTED, f, true);
-        else if (!load(p, w->want[w->next], how))
+        else if (f == NO_FRAME && !load(p, w->want[w->next], how))
             break;
         w->next++;
     }
@@ -339,14 +356,25 @@ static unsigned set_count(const struct pool *p, enum set a, enum set b)
     return n;
 }
 
+static bool all_started(const struct wishes *w)
+{
+    return w->next == w->n;
+}
+
 /* Every sure wish that can start, and when they have all arrived, guesses: before, a guess would
- * take its share of the drive from what somebody waits for. */
+ * take its share of the drive from what somebody waits for. Last, what is merely warmed. */
 static void pump(struct pool *p)
 {
     start_wishes(p, &p->sure, CLAIM_SURE);
-    if (p->sure.next == p->sure.n && p->guess.next < p->guess.n &&
-        !set_count(p, IS_LOADING, IS_WANTED))
-        start_wishes(p, &p->guess, CLAIM_GUESS);
+    if (!all_started(&p->sure) || (all_started(&p->guess) && all_started(&p->warm)) ||
+        set_count(p, IS_LOADING, IS_WANTED))
+        return;
+    start_wishes(p, &p->guess, CLAIM_GUESS);
+    if (!all_started(&p->guess))
+        return;
+    if (set_first(p, IS_FREE) == NO_FRAME)
+        p->warm.n = p->warm.next; /* over for good */
+    start_wishes(p, &p->warm, CLAIM_WARM);
 }
 
 static void landed(struct pool *p, struct io_read *r)
@@ -365,6 +393,7 @@ static void landed(struct pool *p, struct io_read *r)
     if (x->guessed) {
         p->stats.bytes_guess += r->at.length;
         p->stats.guesses++;
+        p->stats.warm += p->frame[f].warm;
     }
     frame_becomes(p, f, READY);
 }
@@ -398,7 +427,11 @@ static bool pool_alloc(struct pool *p)
     p->frame = calloc(p->n, sizeof(*p->frame));
     p->batch = calloc(p->depth, sizeof(struct io_read *));
     p->set[0] = calloc((size_t)p->words * SETS, sizeof(uint64_t));
-    if (!page_index_init(&p->index, p->n) || !p->frame || !p->batch || !p->set[0])
+    p->sure.want = calloc(POOL_HINT_MAX, sizeof(*p->sure.want));
+    p->guess.want = calloc(POOL_HINT_MAX, sizeof(*p->guess.want));
+    p->warm.want = calloc(p->n, sizeof(*p->warm.want));
+    if (!page_index_init(&p->index, p->n) || !p->frame || !p->batch || !p->set[0] ||
+        !p->sure.want || !p->guess.want || !p->warm.want)
         return false;
     for (unsigned s = 1; s < SETS; s++)
         p->set[s] = p->set[0] + (size_t)s * p->words;
@@ -409,6 +442,9 @@ static void pool_free(struct pool *p)
 {
     if (p->policy)
         p->policy->ops->close(p->policy);
+    free(p->warm.want);
+    free(p->guess.want);
+    free(p->sure.want);
     free(p->set[0]);
     free(p->batch);
     page_index_release(&p->index);
@@ -550,6 +586,24 @@ void pool_hint(struct pool *p, const struct extent *want, unsigned n, enum hint 
     pump(p);
 }
 
+unsigned pool_warm(struct pool *p, const struct extent *want, unsigned n)
+{
+    p->warm.next = p->warm.n = 0;
+    for (unsigned i = 0; i < n && p->warm.n < p->n; i++)
+        if (want[i].length <= p->frames->frame_bytes)
+            p->warm.want[p->warm.n++] = want[i];
+    return p->warm.n;
+}
+
+bool pool_idle(struct pool *p)
+{
+    pump(p);
+    if (!p->in_flight)
+        return false;
+    collect(p, true);
+    return true;
+}
+
 /* The wish for this page is fulfilled. */
 static void forget_wish(struct pool *p, struct extent at)
 {
@@ -574,6 +628,7 @@ static void pin_frame(struct pool *p, unsigned f, bool waited, struct page *out)
         p->stats.hits_resident++;
     } else if (x->guessed) {
         p->stats.hits_guess++;
+        p->stats.hits_warm += x->warm;
         p->stats.late_guess += waited;
     } else {
         p->stats.misses++;
@@ -706,7 +761,7 @@ static bool unpin(struct pool *p, unsigned f)
 /* A frame may have become available. */
 static void after_unpin(struct pool *p)
 {
-    if (p->sure.next == p->sure.n && p->guess.next == p->guess.n)
+    if (all_started(&p->sure) && all_started(&p->guess) && all_started(&p->warm))
         return;
     collect(p, false);
     pump(p);
@@ -772,6 +827,7 @@ void pool_purge(struct pool *p)
 {
     p->sure.next = p->sure.n = 0;
     p->guess.next = p->guess.n = 0;
+    p->warm.next = p->warm.n = 0;
     for (unsigned f = 0; f < p->n; f++)
         vacate(p, f);
     set_clear(p, IS_WANTED);

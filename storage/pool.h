@@ -49,6 +49,8 @@ struct pool_stats {
     uint64_t late_miss;   /* of misses: the same; the others were read in time after a sure hint */
     uint64_t guesses;     /* reads that completed and were begun for a guess */
     uint64_t wasted;      /* of those, pages that left without a pin */
+    uint64_t warm;        /* of guesses: those of pool_warm */
+    uint64_t hits_warm;   /* of hits_guess: of pages that pool_warm had read or begun to read */
     uint64_t refused;     /* guesses not wanted while guessing was found useless */
     uint64_t bytes;       /* completed reads, guesses included */
     uint64_t bytes_guess; /* of those, read for guesses */
@@ -78,6 +80,17 @@ void pool_close(struct pool *p); /* waits for reads in flight; NULL-safe; nothin
  * Guesses are on trial: when fewer than a quarter of the last POOL_TRIAL were demanded while their
  * hint stood, guesses are refused; after POOL_REFUSED of them, a few are tried again. */
 void pool_hint(struct pool *p, const struct extent *want, unsigned n, enum hint kind);
+
+/* Say what is likely to be used some day, likeliest first; a pool's frames full of it are kept,
+ * and their number is returned. Replaces the last such list. Nothing is read yet: the pages come
+ * after all other wishes, at the pace of guesses, with at most half of the queue, and only into
+ * frames that are free: none is emptied for them, and when none is free it is over. They count as
+ * guesses, are on no trial, and one whose read fails is forgotten. */
+unsigned pool_warm(struct pool *p, const struct extent *want, unsigned n);
+
+/* Whoever owns the pool has nothing else to do: begin what wishes are left and wait until a read
+ * comes in. False: none is on its way. */
+bool pool_idle(struct pool *p);
 
 /* Pin whichever of these n >= 1 pages is ready first, reading and waiting if none is; *which says
  * which. A page already in memory comes before one that must be waited for, want[0] before want[1].

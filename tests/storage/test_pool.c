@@ -107,6 +107,16 @@ static void hint(struct fixture *f, enum hint kind, unsigned from, unsigned to)
     pool_hint(f->pool, want, to - from, kind);
 }
 
+static unsigned warm(struct fixture *f, unsigned from, unsigned to)
+{
+    struct extent want[64];
+
+    assert_true(to - from <= 64);
+    for (unsigned i = from; i < to; i++)
+        want[i - from] = extent_nth(i);
+    return pool_warm(f->pool, want, to - from);
+}
+
 /* A layer of a pass: pages [from, to) of file `layer`, a sure hint for all, then pins. */
 static void use_layer(struct fixture *f, unsigned layer, unsigned from, unsigned to)
 {
@@ -978,6 +988,171 @@ static void useless_guessing_switches_itself_off_and_tries_again(void **state)
     close_pool(&f);
 }
 
+static void pages_are_warmed_in_order_with_half_of_the_queue(void **state)
+{
+    struct fixture f;
+    struct pool_stats s;
+
+    (void)state;
+    open_pool(&f, 8, 4);
+    f.script.held = true;
+    assert_int_equal(warm(&f, 0, 6), 6);
+    assert_int_equal(f.script.n_reads, 0); /* asking reads nothing */
+    assert_true(pool_idle(f.pool));
+    assert_int_equal(f.script.n_reads, 2);
+    assert_true(read_was(&f, 0, 0) && read_was(&f, 1, 1));
+    assert_true(pool_idle(f.pool)); /* one had come in */
+    assert_int_equal(f.script.n_reads, 3);
+    while (pool_idle(f.pool))
+        ;
+    assert_int_equal(f.script.n_reads, 6);
+    for (unsigned i = 0; i < 6; i++)
+        assert_true(resident(&f, i));
+    pool_get_stats(f.pool, &s);
+    assert_int_equal(s.warm, 6);
+    assert_int_equal(s.guesses, 6);
+    assert_int_equal(s.hits_warm, 6);
+    assert_int_equal(s.hits_guess, 6);
+    close_pool(&f);
+}
+
+/* The list is longer than the pool, and the pool has pages already. */
+static void warming_takes_free_frames_and_ends_with_them(void **state)
+{
+    struct fixture f;
+    struct pool_stats s;
+    struct page page;
+
+    (void)state;
+    open_pool(&f, 4, 4);
+    use(&f, 50);
+    hint(&f, HINT_SURE, 0, 0); /* 50 was not used lately any more: a guess could have its frame */
+    assert_int_equal(warm(&f, 0, 6), 4);
+    while (pool_idle(f.pool))
+        ;
+    assert_int_equal(f.script.n_reads, 1 + 3);
+    pool_get_stats(f.pool, &s);
+    assert_int_equal(s.evictions, 0);
+    page = pinned(&f, 50);
+    pool_drop(f.pool, &page); /* a frame is free again, too late */
+    assert_false(pool_idle(f.pool));
+    assert_int_equal(f.script.n_reads, 1 + 3);
+    assert_true(resident(&f, 0));
+    assert_true(resident(&f, 2));
+    assert_false(resident(&f, 3));
+    close_pool(&f);
+}
+
+static void nothing_is_warmed_before_what_is_sure_or_guessed(void **state)
+{
+    struct fixture f;
+
+    (void)state;
+    open_pool(&f, 32, 8);
+    f.script.held = true;
+    warm(&f, 20, 22);
+    hint(&f, HINT_SURE, 0, 2);
+    hint(&f, HINT_GUESS, 10, 12);
+    assert_int_equal(f.script.n_reads, 2);
+    use(&f, 0);
+    assert_int_equal(f.script.n_reads, 2); /* 1 is on its way */
+    use(&f, 1);
+    assert_int_equal(f.script.n_reads, 2 + 2 + 2);
+    assert_true(read_was(&f, 2, 10) && read_was(&f, 3, 11) && read_was(&f, 4, 20));
+    close_pool(&f);
+}
+
+/* Guesses and warm pages share what came in lately between two sure hints. */
+static void warming_keeps_the_pace_of_guesses(void **state)
+{
+    struct fixture f;
+
+    (void)state;
+    open_pool(&f, 64, 16);
+    f.script.held = true;
+    warm(&f, 100, 140);
+    hint(&f, HINT_SURE, 0, 0); /* 8 are begun: half of the queue */
+    assert_int_equal(f.script.n_reads, 8);
+    for (unsigned i = 100; i < 103; i++)
+        assert_true(io_script_finish(&f.script, extent_nth(i)));
+    hint(&f, HINT_SURE, 0, 0); /* 3 had come in and 5 not: 4 at a time now, and 3 more have room */
+    assert_int_equal(f.script.n_reads, 8 + 3);
+    for (unsigned i = 103; i < 111; i++)
+        assert_true(io_script_finish(&f.script, extent_nth(i)));
+    hint(&f, HINT_GUESS, 0, 3);
+    assert_int_equal(f.script.n_reads, 8 + 3 + 4); /* 3 guesses, and one page is warmed */
+    assert_true(io_script_in_flight(&f.script, extent_nth(2)));
+    assert_true(io_script_in_flight(&f.script, extent_nth(111)));
+    close_pool(&f);
+}
+
+static void useless_warming_does_not_count_against_guesses(void **state)
+{
+    struct fixture f;
+    struct pool_stats s;
+
+    (void)state;
+    open_pool(&f, POOL_TRIAL + 72, 16);
+    for (unsigned i = 0; i < POOL_TRIAL; i += 64) {
+        warm(&f, i, i + 64);
+        while (pool_idle(f.pool))
+            ;
+    }
+    pool_purge(f.pool);
+    pool_get_stats(f.pool, &s);
+    assert_int_equal(s.warm, POOL_TRIAL);
+    assert_int_equal(s.wasted, POOL_TRIAL);
+    assert_int_equal(guess_round(&f, 1), 4);
+    pool_get_stats(f.pool, &s);
+    assert_int_equal(s.refused, 0);
+    close_pool(&f);
+}
+
+static void a_warm_page_on_its_way_becomes_demand_and_a_failed_one_is_forgotten(void **state)
+{
+    struct fixture f;
+    struct pool_stats s;
+
+    (void)state;
+    open_pool(&f, 4, 4);
+    f.script.held = true;
+    f.script.fail_nth = 1;
+    warm(&f, 0, 2);
+    assert_true(pool_idle(f.pool)); /* begins both; 0 fails */
+    assert_int_equal(f.script.n_failed, 1);
+    use(&f, 1);
+    assert_int_equal(f.script.n_reads, 2);
+    use(&f, 0);
+    assert_int_equal(f.script.n_reads, 3);
+    pool_get_stats(f.pool, &s);
+    assert_int_equal(s.late_guess, 1);
+    assert_int_equal(s.hits_warm, 1);
+    assert_int_equal(s.misses, 1);
+    close_pool(&f);
+}
+
+/* Everything that ends a list: another one, and a purge. Pages that no frame holds are left out. */
+static void a_new_list_replaces_the_old_and_a_purge_ends_it(void **state)
+{
+    struct extent large = {.length = PAGE_BYTES + IO_ALIGN};
+    struct fixture f;
+
+    (void)state;
+    open_pool(&f, 8, 4);
+    assert_int_equal(pool_warm(f.pool, &large, 1), 0);
+    warm(&f, 0, 4);
+    warm(&f, 4, 6);
+    while (pool_idle(f.pool))
+        ;
+    assert_int_equal(f.script.n_reads, 2);
+    assert_true(read_was(&f, 0, 4) && read_was(&f, 1, 5));
+    warm(&f, 0, 4);
+    pool_purge(f.pool);
+    assert_false(pool_idle(f.pool));
+    assert_int_equal(f.script.n_reads, 2);
+    close_pool(&f);
+}
+
 /* A prompt of many rows asks each layer for more pages than the pool holds. What tokens used before
  * it is there after it. lru is what it is. */
 static void a_stream_larger_than_the_pool_leaves_what_is_in_use(void **state)
@@ -1009,7 +1184,7 @@ static void a_stream_larger_than_the_pool_leaves_what_is_in_use(void **state)
 /* A policy that writes down what it is told. */
 static struct spy {
     struct policy policy;
-    unsigned loaded[64], used[64], guesses;
+    unsigned loaded[64], used[64], guesses, warm;
     bool fail;
 } spy;
 
@@ -1030,6 +1205,7 @@ static void spy_loaded(struct policy *p, unsigned frame, struct extent at, enum 
     spy.loaded[frame]++;
     spy.used[frame] = 0;
     spy.guesses += kind == HINT_GUESS;
+    spy.warm += kind == HINT_WARM;
 }
 
 static void spy_used(struct policy *p, unsigned frame)
@@ -1081,6 +1257,12 @@ static void the_policy_hears_of_every_use_once(void **state)
     use(&f, 2);
     assert_int_equal(spy.used[!page.frame], 0);
     pool_unpin(f.pool, &page);
+    pool_purge(f.pool);
+    assert_int_equal(warm(&f, 3, 4), 1);
+    while (pool_idle(f.pool))
+        ;
+    assert_int_equal(spy.warm, 1);
+    assert_int_equal(spy.guesses, 1);
     close_pool(&f);
 }
 
@@ -1112,7 +1294,7 @@ static void opening_meets_every_failed_allocation(void **state)
             pool_close(f.pool);
         }
     }
-    assert_int_equal(refused, 5 + 5); /* the pool's own, and the policy's */
+    assert_int_equal(refused, 8 + 5); /* the pool's own, and the policy's */
     cfg.depth = 0;
     assert_int_equal(pool_open(&f.pool, &cfg, &e), ERR_ARG);
     spy.fail = true;
@@ -1344,7 +1526,12 @@ static void stress_step(struct stress *s)
     } else if (what < 20) {
         n = some_extents(s, want, 16);
         pool_hint(s->pool, want, n, HINT_GUESS);
-    } else if (what < 58) {
+    } else if (what < 22) {
+        n = some_extents(s, want, 16);
+        pool_warm(s->pool, want, n);
+    } else if (what < 24) {
+        pool_idle(s->pool);
+    } else if (what < 60) {
         stress_pin(s);
     } else if (what < 97) {
         stress_give_back(s, false);
@@ -1519,6 +1706,13 @@ int main(void)
         cmocka_unit_test(pins_and_guesses_are_told_apart),
         cmocka_unit_test(as_many_guesses_are_begun_as_come_in_time),
         cmocka_unit_test(useless_guessing_switches_itself_off_and_tries_again),
+        cmocka_unit_test(pages_are_warmed_in_order_with_half_of_the_queue),
+        cmocka_unit_test(warming_takes_free_frames_and_ends_with_them),
+        cmocka_unit_test(nothing_is_warmed_before_what_is_sure_or_guessed),
+        cmocka_unit_test(warming_keeps_the_pace_of_guesses),
+        cmocka_unit_test(useless_warming_does_not_count_against_guesses),
+        cmocka_unit_test(a_warm_page_on_its_way_becomes_demand_and_a_failed_one_is_forgotten),
+        cmocka_unit_test(a_new_list_replaces_the_old_and_a_purge_ends_it),
         cmocka_unit_test(a_stream_larger_than_the_pool_leaves_what_is_in_use),
         cmocka_unit_test(the_policy_hears_of_every_use_once),
         cmocka_unit_test(opening_meets_every_failed_allocation),
