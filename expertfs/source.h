@@ -12,6 +12,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "expertfs/container.h"
+#include "expertfs/hotlist.h"
 #include "storage/pool.h"
 
 struct expert {                      /* one pinned expert; layout in expertfs/record.h */
@@ -57,6 +58,12 @@ struct expert_source {
 /* Through a pool. container and pool are borrowed. verify: checksum every fresh record. */
 int source_pool_open(struct expert_source **out, const struct container *c, struct pool *pool,
                      bool verify, struct err *e);
+
+/* Of such a source: how often each expert was pinned since open. The caller may make it all cold.
+ */
+struct hotlist *source_pool_uses(struct expert_source *s);
+/* pool_warm with these experts, which the container has; returns how many the pool will look at. */
+unsigned source_pool_warm(struct expert_source *s, const struct hot *hot, unsigned n);
 
 /* Everything resident, for tests and small models: reads every record at open. mem may be NULL. */
 int source_mem_open(struct expert_source **out, const struct container *c, struct mem *mem,

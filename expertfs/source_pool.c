@@ -9,6 +9,7 @@ struct source_pool {
     const struct manifest *m;
     struct pool *pool;
     bool verify;
+    struct hotlist uses;
     struct extent want[]; /* [n_experts], scratch of one call */
 };
 
@@ -62,6 +63,7 @@ static int source_pool_pin_any(struct expert_source *source, unsigned layer, con
         pool_drop(s->pool, &page);
         return e->code;
     }
+    hotlist_use(&s->uses, layer, ids[got]);
     *which = got;
     *out = expert_at(&s->m->record, page);
     return 0;
@@ -86,6 +88,8 @@ static void source_pool_stats(const struct expert_source *source, struct pool_st
 
 static void source_pool_close(struct expert_source *source)
 {
+    if (source)
+        hotlist_close(&self(source)->uses);
     free(source);
 }
 
@@ -106,6 +110,10 @@ int source_pool_open(struct expert_source **out, const struct container *c, stru
 
     if (!s)
         return err_set(e, ERR_NOMEM, "expert source");
+    if (hotlist_open(&s->uses, m, e)) {
+        free(s);
+        return e->code;
+    }
     s->source.ops = &source_pool_ops;
     s->c = c;
     s->m = m;
@@ -113,4 +121,25 @@ int source_pool_open(struct expert_source **out, const struct container *c, stru
     s->verify = verify;
     *out = &s->source;
     return 0;
+}
+
+struct hotlist *source_pool_uses(struct expert_source *s)
+{
+    assert(s->ops == &source_pool_ops);
+    return &self(s)->uses;
+}
+
+unsigned source_pool_warm(struct expert_source *source, const struct hot *hot, unsigned n)
+{
+    struct source_pool *s = self(source);
+    struct extent *want = malloc((n + 1u) * sizeof(*want));
+
+    assert(source->ops == &source_pool_ops);
+    if (!want)
+        return 0;
+    for (unsigned i = 0; i < n; i++)
+        want[i] = container_extent(s->c, hot[i].layer, hot[i].expert);
+    n = pool_warm(s->pool, want, n);
+    free(want);
+    return n;
 }
