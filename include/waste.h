@@ -97,7 +97,9 @@ typedef struct {
     int use_direct_io;         /* 1 */
     int vision;                /* 0; 1: WASTE_E_UNSUPPORTED in this version */
     int verify_records;        /* 1: check the checksum of every expert when it is first used */
-    const char *usage_path;    /* not read in this version */
+    const char *usage_path;    /* which experts were used most: read at open, written by
+                                  waste_save_usage. NULL, and for reading also where there is no
+                                  such file: usage.waste in the container */
     int exclusive_open;        /* 0; 1: WASTE_E_BUSY if another process has it open exclusively */
 } waste_cfg;
 
@@ -214,7 +216,8 @@ typedef struct {
     int32_t verify;
     const char *io_note; /* whether the pool's memory is registered with the engine; "" */
     uint32_t vocab;      /* ids are below this */
-    uint32_t reserved0;
+    uint32_t n_preload;  /* experts of the hotlist that are read while nothing else is */
+    const char *usage;   /* where that was read; "usage.waste" in the container; "": nowhere */
 } waste_engine;
 
 WASTE_API waste_status waste_engine_info(const waste_ctx *ctx, waste_engine *out);
@@ -236,9 +239,17 @@ typedef struct { /* since open */
     double sec_prefill, sec_decode, sec_io;
     uint64_t hits_resident, hits_prefetch, misses; /* expert pins */
     uint64_t bytes_read, bytes_prefetch;
+    uint64_t preloaded, hits_preload; /* experts read for the hotlist; of hits_prefetch, theirs */
 } waste_counters;
 
 WASTE_API waste_status waste_get_counters(const waste_ctx *ctx, waste_counters *out);
+
+/* Learn: write which experts were used since open or the last save into usage_path, on top of half
+ * of what is there. The next open asks for the hottest until the first pass comes, and later only
+ * where the drive has nothing else to do and the pool has room. The file is replaced as a whole or
+ * not at all, and nothing depends on it but time. WASTE_E_IO: it cannot be written; the uses are
+ * kept for the next save. */
+WASTE_API waste_status waste_save_usage(waste_ctx *ctx);
 
 /* ---- text and ids ------------------------------------------------------------------------ */
 

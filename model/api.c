@@ -282,6 +282,8 @@ waste_status waste_engine_info(const waste_ctx *ctx, waste_engine *out)
         .verify = ctx->cfg.verify_records != 0,
         .io_note = ctx->io_report.note,
         .vocab = ctx->model.hp.vocab,
+        .n_preload = ctx->n_preload,
+        .usage = ctx->usage_read,
     };
     return answer(out, &e, sizeof(e));
 }
@@ -289,19 +291,20 @@ waste_status waste_engine_info(const waste_ctx *ctx, waste_engine *out)
 waste_status waste_get_counters(const waste_ctx *ctx, waste_counters *out)
 {
     waste_counters c;
-    struct pool_stats s = {0};
+    struct pool_stats s;
 
     if (!ctx)
         return ctx_refuse(NULL, "the context is NULL");
     c = ctx->counters;
-    if (ctx->experts)
-        ctx->experts->ops->stats(ctx->experts, &s);
+    ctx_pool_stats(ctx, &s);
     c.sec_io = (double)s.wait_ns * 1e-9;
     c.hits_resident = s.hits_resident;
     c.hits_prefetch = s.hits_guess;
     c.misses = s.misses;
     c.bytes_read = s.bytes;
     c.bytes_prefetch = s.bytes_guess;
+    c.preloaded = s.warm;
+    c.hits_preload = s.hits_warm;
     return answer(out, &c, sizeof(c));
 }
 

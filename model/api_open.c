@@ -292,6 +292,8 @@ static int ctx_open(waste_ctx *ctx, const char *path, const struct wish *w, stru
     struct container_options co = {.direct = w->cfg.use_direct_io,
                                    .exclusive = w->cfg.exclusive_open};
 
+    if (w->cfg.usage_path && !(ctx->usage_path = strdup(w->cfg.usage_path)))
+        return err_set(e, ERR_NOMEM, "%s", w->cfg.usage_path);
     if (container_open(&ctx->container, path, &co, e))
         return e->code;
     say(ctx, 1, container_manifest(ctx->container)->warning);
@@ -315,6 +317,7 @@ static int ctx_open(waste_ctx *ctx, const char *path, const struct wish *w, stru
     describe(ctx);
     pressure_open(&ctx->pressure, NULL);
     progress_begin(&ctx->progress, PHASE_IDLE, 0);
+    preload_begin(ctx);
     return 0;
 }
 
@@ -343,6 +346,7 @@ waste_status waste_open_ex(const char *path, const waste_cfg *cfg, const waste_o
         err_set(&e, ERR_NOMEM, "context");
         return thread_fail(&e);
     }
+    pthread_mutex_init(&ctx->preload.lock, NULL);
     ctx->cfg = w.cfg;
     ctx->opts = w.opts;
     ctx->profile = w.profile;
@@ -382,6 +386,7 @@ void waste_close(waste_ctx *ctx)
         return;
     if (route_trace_close(ctx->trace, &e))
         say(ctx, 0, e.text);
+    preload_end(ctx);
     if (ctx->experts)
         ctx->experts->ops->close(ctx->experts);
     pool_close(ctx->pool);
@@ -400,6 +405,8 @@ void waste_close(waste_ctx *ctx)
     trunk_close(ctx->trunk);
     tokenizer_close(ctx->tokenizer);
     container_close(ctx->container);
+    pthread_mutex_destroy(&ctx->preload.lock);
+    free(ctx->usage_path);
     free(ctx->session);
     free(ctx->token);
     free(ctx->score);

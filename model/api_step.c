@@ -330,10 +330,10 @@ static int step_run(const struct step *s, struct err *e)
 
 static void step_begin(waste_ctx *ctx, enum phase phase, uint64_t total)
 {
-    struct pool_stats s = {0};
+    struct pool_stats s;
 
-    if (ctx->experts)
-        ctx->experts->ops->stats(ctx->experts, &s);
+    preload_end(ctx);
+    ctx_pool_stats(ctx, &s);
     ctx->bytes0 = s.bytes;
     progress_begin(&ctx->progress, phase, total);
 }

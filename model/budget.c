@@ -10,7 +10,7 @@
 
 enum {
     MIB = 1 << 20,
-    PAGE_MEMORY = 224, /* what a policy remembers of a page: see storage/history.h */
+    PAGE_MEMORY = 232, /* what is remembered of a page: storage/history.h, expertfs/hotlist.h */
 };
 
 static unsigned moe_layers(const struct facts *f)

@@ -1,8 +1,11 @@
 /* model/context.h - what waste_ctx is, shared by the files that implement waste.h: api.c
  * (statuses, information), api_plan.c, api_open.c, api_session.c, api_step.c, api_generate.c
- * (sessions and passes), api_text.c (text and ids). */
+ * (sessions and passes), api_text.c (text and ids), api_usage.c (the hotlist). */
 #ifndef MODEL_CONTEXT_H
 #define MODEL_CONTEXT_H
+
+#include <pthread.h>
+#include <stdatomic.h>
 
 #include "base/machine.h"
 #include "base/pressure.h"
@@ -24,6 +27,15 @@ struct waste_session { /* the public handle */
     void *memory;
 };
 
+/* Until the first pass a thread of ours owns the pool and reads what the hotlist names. */
+struct preload {
+    pthread_t thread;
+    bool running; /* there is a thread to be joined */
+    atomic_bool stop;
+    pthread_mutex_t lock;
+    struct pool_stats stats; /* as the thread saw them last; under the lock */
+};
+
 struct waste_ctx {
     struct err error; /* what the last failed call said; code 0: nothing */
     struct mem mem;
@@ -38,6 +50,10 @@ struct waste_ctx {
     struct io *io;
     struct pool *pool;
     struct expert_source *experts;
+    struct preload preload;
+    char *usage_path;            /* as the host named it, or NULL */
+    const char *usage_read;      /* which hotlist was read at open; "": none */
+    unsigned n_preload;          /* experts of it that were asked for */
     struct tokenizer *tokenizer; /* NULL: none */
     struct err no_tokenizer;     /* why */
     struct plan plan;
@@ -90,6 +106,12 @@ uint64_t expert_params(const struct hparams *hp, unsigned n);
  * wants. A call that ran passes ends with step_end, which spends a cancellation. */
 int step_feed(waste_ctx *ctx, waste_item *it, struct err *e);
 waste_status step_end(waste_ctx *ctx, int rc, struct err *e);
+
+/* api_usage.c: at the end of open; before anything else touches the pool. */
+void preload_begin(waste_ctx *ctx);
+void preload_end(waste_ctx *ctx);
+/* At any time between passes. All zero for a model without experts. */
+void ctx_pool_stats(const waste_ctx *ctx, struct pool_stats *out);
 
 /* After a pass: give frames of the pool back for good while memory is short. */
 void ctx_relieve(waste_ctx *ctx);
