@@ -157,6 +157,7 @@ int cmd_eval(struct cli *c)
         rc = model_open(c, path, &v.ctx);
     if (!rc) {
         rc = evaluate(&v);
+        model_learn(c, v.ctx, path);
         model_close(v.ctx);
     }
     free(v.prompt.id);

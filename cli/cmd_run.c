@@ -265,7 +265,8 @@ static json_t *summary_json(const struct run *r, const waste_counters *d)
     const struct opts *o = &r->c->opts;
     double n_decode = r->n_generated > 1 ? r->n_generated - 1 : 0;
     json_t *s = json_pack(
-        "{s:b, s:s, s:o, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:f, s:o}",
+        "{s:b, s:s, s:o, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:I, "
+        "s:f, s:o}",
         "done", 1, "stop", end_name[r->end], "text",
         json_text(r->answer.whole ? r->answer.whole : "", r->answer.whole_len), "prompt_tokens",
         (json_int_t)r->prompt.n, "generated_tokens", (json_int_t)r->n_generated, "prefill_s",
@@ -273,6 +274,7 @@ static json_t *summary_json(const struct run *r, const waste_counters *d)
         "tok_per_s", rate(n_decode, r->decode_s), "io_wait_s", d->sec_io, "hits_resident",
         (json_int_t)d->hits_resident, "hits_prefetch", (json_int_t)d->hits_prefetch, "experts_hit",
         (json_int_t)(d->hits_resident + d->hits_prefetch), "experts_missed", (json_int_t)d->misses,
+        "preloaded", (json_int_t)d->preloaded, "hits_preload", (json_int_t)d->hits_preload,
         "bytes_read", (json_int_t)d->bytes_read, "temperature", o->temp, "seed", json_u64(o->seed));
 
     if (s && r->end == END_STRING)
@@ -304,6 +306,9 @@ static void closing_line(const struct run *r, const waste_counters *d)
              100.0 * (double)hits / (double)pins, (unsigned long long)d->hits_resident,
              (unsigned long long)d->hits_prefetch, (unsigned long long)d->misses,
              size_text_decimal(bytes, d->bytes_read), d->sec_io);
+    if (d->preloaded)
+        note(r->c, "hotlist  %llu experts preloaded, %llu of them used",
+             (unsigned long long)d->preloaded, (unsigned long long)d->hits_preload);
 }
 
 static waste_counters counters_since(const struct run *r)
@@ -381,6 +386,7 @@ static int open_and_generate(struct run *r, const char *path)
         if (waste_model_get_info(r->ctx, &info) == WASTE_OK)
             r->ctx_max = info.ctx_max;
         rc = generate(r);
+        model_learn(r->c, r->ctx, path);
     }
     model_close(r->ctx);
     return rc;

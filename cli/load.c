@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "cli/units.h"
 
@@ -208,13 +209,75 @@ static int fail_budget(struct cli *c, const char *path, const waste_cfg *cfg,
     return fail(c, EXIT_MEMORY, hint, path, "%s", text);
 }
 
+/* DIR/waste, where DIR is the user's cache directory; false if there is none. */
+static bool cache_dir(char out[PATH_MAX])
+{
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+
+    if (cache && *cache == '/') /* the standard ignores relative ones */
+        return snprintf(out, PATH_MAX, "%s/waste", cache) < PATH_MAX;
+    return home && *home && snprintf(out, PATH_MAX, "%s/.cache/waste", home) < PATH_MAX;
+}
+
+/* Where the hotlist of the model at `path` is: NULL, in the container. Otherwise perhaps in out. */
+static const char *usage_path(const struct cli *c, const char *path, char out[PATH_MAX])
+{
+    char dir[PATH_MAX], whole[PATH_MAX];
+    const char *name;
+    size_t len;
+
+    if (c->opts.usage)
+        return c->opts.usage;
+    if (!access(path, W_OK) || !cache_dir(dir) || !realpath(path, whole))
+        return NULL;
+    name = strrchr(whole, '/') + 1;
+    len = strlen(name);
+    if (len > 6 && !strcmp(name + len - 6, ".waste"))
+        len -= 6;
+    return snprintf(out, PATH_MAX, "%s/%.*s.usage", dir, (int)len, name) < PATH_MAX ? out : NULL;
+}
+
+/* The directories above a file, as far as they can be made. */
+static void make_parents(const char *path)
+{
+    char dir[PATH_MAX];
+
+    for (const char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        snprintf(dir, sizeof(dir), "%.*s", (int)(slash - path), path);
+        mkdir(dir, 0700);
+    }
+}
+
+void model_learn(struct cli *c, waste_ctx *ctx, const char *path)
+{
+    waste_counters n = {.size = sizeof(n)};
+    char room[PATH_MAX];
+    const char *to = usage_path(c, path, room), *detail;
+    waste_status st;
+
+    if (!c->opts.learn || waste_get_counters(ctx, &n) != WASTE_OK ||
+        !(n.hits_resident + n.hits_prefetch + n.misses))
+        return;
+    if (to == room)
+        make_parents(to);
+    st = waste_save_usage(ctx);
+    detail = waste_error_detail(ctx);
+    if (st == WASTE_OK)
+        note(c, "learned  the experts used, into %s%s", to ? to : path, to ? "" : "/usage.waste");
+    else
+        note(c, "waste: warning: nothing learned: %s; --usage names another place for the hotlist",
+             detail ? detail : waste_strerror(st));
+}
+
 int model_open(struct cli *c, const char *path, waste_ctx **out)
 {
+    char usage[PATH_MAX];
     waste_cfg cfg;
     waste_opts opts;
     waste_status st;
 
     model_settings(c, &cfg, &opts);
+    cfg.usage_path = usage_path(c, path, usage);
     st = waste_open_ex(path, &cfg, &opts, out);
     bar_end(&c->bar);
     if (st == WASTE_E_RAM_BUDGET) {
@@ -276,6 +339,9 @@ void model_banner(struct cli *c, waste_ctx *ctx)
             note(c, "         %s", engine.io_note);
         if (*engine.direct_why)
             note(c, "         not direct: %s", engine.direct_why);
+        if (engine.n_preload)
+            note(c, "hotlist  %s: the %u hottest experts come in while nothing else is read",
+                 engine.usage, engine.n_preload);
     }
     note(c, "compute  %u threads, %s kernels, %s, %u rows a pass", engine.n_threads, engine.kernels,
          engine.numeric, engine.max_rows);

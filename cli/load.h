@@ -25,6 +25,9 @@ void model_settings(struct cli *c, waste_cfg *cfg, waste_opts *opts);
  */
 int prompt_fits(struct cli *c, size_t n);
 
+/* With --learn: save which experts were used, and note where. A failure is a note, too. */
+void model_learn(struct cli *c, waste_ctx *ctx, const char *path);
+
 /* Open with a bar; an interrupt ends it. Returns 0 or an exit code. */
 int model_open(struct cli *c, const char *path, waste_ctx **out);
 void model_close(waste_ctx *ctx); /* NULL-safe */

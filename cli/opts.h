@@ -35,7 +35,7 @@ enum { /* commands, as bits: who understands an option */
 
 enum {
     OPTS_LIST_MAX = 256, /* values of one repeatable option */
-    OPTS_ROWS_MAX = 64,  /* rows of the table */
+    OPTS_ROWS_MAX = 80,  /* rows of the table */
 };
 
 struct opts { /* strings are borrowed from argv and the environment */
@@ -45,7 +45,8 @@ struct opts { /* strings are borrowed from argv and the environment */
     int64_t threads, io_depth, max_rows;                  /* 0 = the default */
     int64_t lookahead;                                    /* -1 = the default */
     const char *cpus, *io, *numeric, *policy, *cpu_level; /* NULL = the default */
-    const char *route_trace;
+    const char *route_trace, *usage;
+    bool learn;
     bool direct, verify, exclusive;
 
     /* text in */

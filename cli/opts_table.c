@@ -59,6 +59,11 @@ const struct opt opts_table[] = {
      .help = "highest kernel level used, of those this machine has"},
     {NULL, 0, OPT_TEXT, GROUP_MEMORY, RUNS, FIELD(route_trace), .value = "FILE",
      .env = "WASTE_DUMP_ROUTE", .help = "write which experts each token took"},
+    {"learn", 0, OPT_SET, GROUP_MEMORY, RUNS, FIELD(learn),
+     .help = "at the end, add the experts used to the hotlist, which the next run reads early"},
+    {"usage", 0, OPT_TEXT, GROUP_MEMORY, RUNS, FIELD(usage), .value = "PATH", .env = "WASTE_USAGE",
+     .help = "the hotlist (usage.waste in MODEL; where that cannot be written, a file in the "
+             "cache directory)"},
     {"exclusive-open", 0, OPT_SET, GROUP_MEMORY, RUNS | CMD_VERIFY, FIELD(exclusive),
      .help = "fail if another process has it open exclusively"},
 

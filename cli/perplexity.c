@@ -214,6 +214,7 @@ int perplexity(struct cli *c)
         rc = model_open(c, path, &s.ctx);
     if (!rc) {
         rc = evaluate(&s);
+        model_learn(c, s.ctx, path);
         model_close(s.ctx);
     }
     stream_close(&s.text);
