@@ -70,6 +70,7 @@ static void settings(const struct setup *s, waste_cfg *cfg, waste_opts *opts)
     opts->numeric = s->numeric ? s->numeric : "f32";
     opts->cpu_level = s->cpu;
     opts->policy = s->policy;
+    cfg->usage_path = s->usage;
 }
 
 uint64_t model_floor(const char *dir, const struct setup *s)

@@ -24,7 +24,7 @@ struct setup {
     unsigned threads, sessions, rows, ctx;
     int lookahead;
     uint64_t budget;
-    const char *io, *numeric, *cpu, *policy;
+    const char *io, *numeric, *cpu, *policy, *usage;
     int buffered, no_verify;
 };
 waste_ctx *model_open(const char *dir, const struct setup *s); /* asserts */
