@@ -248,7 +248,7 @@ WASTE_API waste_status waste_get_counters(const waste_ctx *ctx, waste_counters *
  * of what is there. The next open asks for the hottest until the first pass comes, and later only
  * where the drive has nothing else to do and the pool has room. The file is replaced as a whole or
  * not at all, and nothing depends on it but time. WASTE_E_IO: it cannot be written; the uses are
- * kept for the next save. */
+ * kept for the next save. WASTE_E_ARG: usage_path ends in no name, or in one of over 63 bytes. */
 WASTE_API waste_status waste_save_usage(waste_ctx *ctx);
 
 /* ---- text and ids ------------------------------------------------------------------------ */

@@ -578,6 +578,7 @@ static void hint_guess(struct pool *p, const struct extent *want, unsigned n)
 
 void pool_hint(struct pool *p, const struct extent *want, unsigned n, enum hint kind)
 {
+    assert(kind != HINT_WARM);
     collect(p, false);
     if (kind == HINT_SURE)
         hint_sure(p, want, n);
