@@ -29,12 +29,13 @@ struct frame {
     struct io_read read; /* first, so that a completion leads back here; read.at is the page */
     enum state state;
     uint32_t pins;
-    bool guessed;   /* a guess made us read it */
-    bool warm;      /* that guess was pool_warm */
-    bool fresh;     /* not pinned since it was read */
-    bool forgotten; /* dropped under another pin: out of the index, leaves with the last pin */
-    bool on_trial;  /* a guess, and its hint still stands */
-    uint64_t ahead; /* the sure hint it was read for, until it is pinned */
+    unsigned retries; /* left for this read */
+    bool guessed;     /* a guess made us read it */
+    bool warm;        /* that guess was pool_warm */
+    bool fresh;       /* not pinned since it was read */
+    bool forgotten;   /* dropped under another pin: out of the index, leaves with the last pin */
+    bool on_trial;    /* a guess, and its hint still stands */
+    uint64_t ahead;   /* the sure hint it was read for, until it is pinned */
 };
 
 /* Frame sets, one bit per frame. The first two follow from the frames' states and are kept so
@@ -68,7 +69,8 @@ struct pool {
     struct frames *frames;
     struct policy *policy;
     unsigned depth, in_flight;
-    unsigned n; /* frames */
+    unsigned retries; /* of a read */
+    unsigned n;       /* frames */
     struct frame *frame;
     unsigned words;
     uint64_t *set[SETS];
@@ -265,6 +267,7 @@ static bool load(struct pool *p, struct extent at, enum claim how)
     x->on_trial = how == CLAIM_GUESS;
     x->warm = how == CLAIM_WARM;
     x->fresh = true;
+    x->retries = p->retries;
     p->n_begun += how == CLAIM_GUESS || (how == CLAIM_WARM && p->n_hints);
     if (kind == HINT_SURE) {
         x->ahead = p->n_hints;
@@ -377,18 +380,48 @@ static void pump(struct pool *p)
     start_wishes(p, &p->warm, CLAIM_WARM);
 }
 
+/* A read that failed, begun again in its frame? Not what cannot change: a file that ends. */
+static bool retry(struct pool *p, struct frame *x)
+{
+    struct io_read *r = &x->read;
+    int status = r->status;
+
+    if (status == -ENODATA || !x->retries)
+        return false;
+    x->retries--;
+    r->status = 0;
+    if (p->io->ops->submit(p->io, &r, 1)) {
+        p->stats.retries++;
+        return true;
+    }
+    r->status = status;
+    return false;
+}
+
+/* A guess that fails has cost nothing yet: whoever needs the page reads it again. True: it goes on.
+ */
+static bool failed(struct pool *p, unsigned f)
+{
+    bool wanted = set_has(p, IS_WANTED, f);
+
+    if (wanted && retry(p, &p->frame[f]))
+        return true;
+    p->stats.failed += wanted;
+    frame_becomes(p, f, wanted ? FAILED : FREE);
+    return false;
+}
+
 static void landed(struct pool *p, struct io_read *r)
 {
     unsigned f = frame_of(p, r);
     struct frame *x = &p->frame[f];
 
+    if (r->status && failed(p, f))
+        return;
     if (!--p->in_flight)
         p->stats.flight_ns += clock_ns() - p->flight_from_ns;
-    if (r->status) {
-        /* A guess that fails has cost nothing yet: whoever needs the page reads it again. */
-        frame_becomes(p, f, set_has(p, IS_WANTED, f) ? FAILED : FREE);
+    if (r->status)
         return;
-    }
     p->stats.bytes += r->at.length;
     if (x->guessed) {
         p->stats.bytes_guess += r->at.length;
@@ -465,6 +498,7 @@ int pool_open(struct pool **out, const struct pool_config *cfg, struct err *e)
     p->io = cfg->io;
     p->frames = cfg->frames;
     p->depth = cfg->depth;
+    p->retries = cfg->retries;
     p->n = cfg->frames->n;
     p->guess_max = cfg->depth;
     if (!pool_alloc(p)) {
@@ -520,6 +554,9 @@ static void hint_sure(struct pool *p, const struct extent *want, unsigned n)
     p->n_hints++;
     p->n_sure = n;
     p->n_ahead = 0;
+    for (unsigned f = 0; p->n_failed && f < p->n; f++)
+        if (p->frame[f].state == FAILED)
+            frame_becomes(p, f, FREE); /* nobody asked how it went; if somebody will, read again */
     for (unsigned i = 0; i < n; i++) {
         unsigned f = page_index_find(&p->index, want[i]);
 
@@ -528,9 +565,6 @@ static void hint_sure(struct pool *p, const struct extent *want, unsigned n)
         else if (p->sure.n < POOL_HINT_MAX && want[i].length <= p->frames->frame_bytes)
             p->sure.want[p->sure.n++] = want[i];
     }
-    for (unsigned f = 0; p->n_failed && f < p->n; f++)
-        if (p->frame[f].state == FAILED && !set_has(p, IS_WANTED, f))
-            frame_becomes(p, f, FREE); /* nobody will ask how it went */
 }
 
 /* Of the guess list before this one, in `before`: which that it had read were right? */
@@ -780,6 +814,7 @@ void pool_drop(struct pool *p, struct page *page)
     unsigned f = page->frame;
     struct frame *x = &p->frame[f];
 
+    p->stats.dropped++;
     if (!x->forgotten) {
         x->forgotten = true;
         page_index_remove(&p->index, x->read.at);

@@ -30,12 +30,17 @@ enum {
     POOL_REFUSED = 4096,
 };
 
+/* Retries of a read that most engines' owners want: a glitch on the way passes at once; of what the
+ * drive itself gave up on after its own attempts, a third one will not make more. */
+enum { POOL_RETRIES = 2 };
+
 struct pool_config {
     struct io *io;         /* borrowed; depth as below; arena: the frames, or NULL */
     struct frames *frames; /* borrowed; at least 1 frame */
     const struct policy_ops *policy;
-    unsigned depth;            /* most reads in flight, as given to the engine */
-    uint64_t seed;             /* of the policy */
+    unsigned depth;   /* most reads in flight, as given to the engine */
+    unsigned retries; /* of a demanded read that failed, at once; POOL_RETRIES, or 0 for none */
+    uint64_t seed;    /* of the policy */
     struct policy_known known; /* for the policy; all zero where nothing is */
 };
 
@@ -57,6 +62,9 @@ struct pool_stats {
     uint64_t wait_ns;     /* exposed: time pins spent waiting for completions */
     uint64_t flight_ns;   /* time with reads in flight, as our calls saw it; less wait_ns: hidden */
     uint64_t evictions;
+    uint64_t retries; /* reads begun again because they had failed */
+    uint64_t failed;  /* demanded reads that failed for good */
+    uint64_t dropped; /* pages that came with bad bytes: pool_drop */
 };
 
 struct page {             /* a pin; give it back exactly once */
@@ -95,12 +103,13 @@ bool pool_idle(struct pool *p);
 /* Pin whichever of these n >= 1 pages is ready first, reading and waiting if none is; *which says
  * which. A page already in memory comes before one that must be waited for, want[0] before want[1].
  * What it began to read for the others is kept as after a sure hint.
- * ERR_IO (ERR_NOMEM where the system said that): the read of want[*which] failed; the page is
- * forgotten, so that a later pin reads again. The text names the bytes and not the file, which
- * whoever asked knows. A read that failed for a guess is not reported: the pin reads again.
- * The errors that are no page's fault leave *which alone, so set it to n before to know them.
- * ERR_BUSY: every frame is pinned. ERR_ARG: a page is larger than a frame. ERR_IO: the engine takes
- * no reads, though none is in flight. */
+ * ERR_IO (ERR_NOMEM where the system said that): the read of want[*which] failed, and again as
+ * often as it was retried (a file that ends too early is not); the page is forgotten, so that a
+ * later pin reads again. The text names the bytes and not the file, which whoever asked knows. A
+ * read that failed for a guess is not reported: the pin reads again. The errors that are no page's
+ * fault leave *which alone, so set it to n before to know them. ERR_BUSY: every frame is pinned.
+ * ERR_ARG: a page is larger than a frame. ERR_IO: the engine takes no reads, though none is in
+ * flight. */
 int pool_pin_any(struct pool *p, const struct extent *want, unsigned n, unsigned *which,
                  struct page *out, struct err *e);
 int pool_pin(struct pool *p, struct extent at, struct page *out, struct err *e); /* n = 1 */

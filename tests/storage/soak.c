@@ -121,6 +121,7 @@ static void begin(struct soak *s)
     if (open_engine(&s->inner, s->engine, &cfg, s->seed, &e))
         fail(s, e.text);
     io_chaos_init(&s->chaos, s->inner, depth, s->seed);
+    pc.retries = below(s, 3);
     pc.io = &s->chaos.io;
     pc.frames = &s->frames;
     pc.policy = policy_named(below(s, 2) ? "lfru" : "lru");

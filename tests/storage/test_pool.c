@@ -567,6 +567,55 @@ static void a_failed_guess_costs_nothing(void **state)
     close_pool(&f);
 }
 
+/* Pin a page whose read fails once, or each time; how often it was read. */
+static unsigned reads_of_a_bad_page(struct io_fault *fault, enum io_fault_kind kind, bool always,
+                                    int code)
+{
+    struct fixture f = {.pool = NULL};
+    struct pool_config cfg = {.io = &fault->io,
+                              .frames = &f.frames,
+                              .policy = &policy_lru,
+                              .depth = 4,
+                              .retries = POOL_RETRIES};
+    struct pool_stats s;
+    struct page page;
+    unsigned n_reads;
+    struct err e;
+
+    io_script_init(&f.script, 4, 1);
+    io_fault_init(fault, &f.script.io);
+    fault->kind = kind;
+    fault->again = always;
+    fault->fail_nth = 2;
+    mem_init(&f.mem, 0);
+    assert_int_equal(frames_open(&f.frames, &f.mem, PAGE_BYTES, 4, &e), 0);
+    assert_int_equal(pool_open(&f.pool, &cfg, &e), 0);
+    hint(&f, HINT_SURE, 0, 3);
+    assert_int_equal(pool_pin(f.pool, extent_nth(1), &page, &e), code);
+    if (!code)
+        pool_unpin(f.pool, &page);
+    use(&f, 0);
+    use(&f, 2);
+    n_reads = fault->n_reads - 2;
+    pool_get_stats(f.pool, &s);
+    assert_int_equal(s.retries, n_reads - 1);
+    assert_int_equal(s.failed, code != 0);
+    fault->again = false;
+    use(&f, 1);
+    close_pool(&f);
+    return n_reads;
+}
+
+static void a_read_that_fails_is_retried_so_often_and_no_more(void **state)
+{
+    struct io_fault fault;
+
+    (void)state;
+    assert_int_equal(reads_of_a_bad_page(&fault, IO_FAULT_ERROR, false, 0), 2);
+    assert_int_equal(reads_of_a_bad_page(&fault, IO_FAULT_ERROR, true, ERR_IO), 1 + POOL_RETRIES);
+    assert_int_equal(reads_of_a_bad_page(&fault, IO_FAULT_SHORT, true, ERR_IO), 1); /* the end */
+}
+
 /* Fail the 1st read, then the 2nd, ... until a run meets no failure. */
 static void a_failed_read_is_reported_once_and_leaves_the_pool_usable(void **state)
 {
@@ -1553,6 +1602,7 @@ static void stress(struct stress *s, struct io *io, const struct policy_ops *pol
                               .frames = &s->frames,
                               .policy = policy,
                               .depth = STRESS_DEPTH,
+                              .retries = below(s, 2),
                               .seed = s->random};
     struct pool_stats stats;
     struct err e;
@@ -1578,7 +1628,10 @@ static void stress(struct stress *s, struct io *io, const struct policy_ops *pol
     assert_int_equal(stats.bytes, s->tap.bytes);
     assert_true(stats.bytes_guess && stats.bytes_guess < stats.bytes);
     assert_true(stats.hits_resident && stats.hits_guess && stats.misses && stats.evictions);
-    assert_true(s->n_reported);
+    if (cfg.retries && s->fault.kind == IO_FAULT_ERROR)
+        assert_true(stats.retries && !s->n_reported);
+    else
+        assert_true(s->n_reported);
     pool_close(s->pool);
     assert_int_equal(s->tap.in_flight, 0);
 }
@@ -1690,6 +1743,7 @@ int main(void)
         cmocka_unit_test(a_guess_that_a_pin_waits_for_is_demand),
         cmocka_unit_test(a_guess_on_its_way_is_taken_over_by_a_sure_hint),
         cmocka_unit_test(a_failed_guess_costs_nothing),
+        cmocka_unit_test(a_read_that_fails_is_retried_so_often_and_no_more),
         cmocka_unit_test(a_failed_read_is_reported_once_and_leaves_the_pool_usable),
         cmocka_unit_test(the_end_of_a_file_is_reported_as_such),
         cmocka_unit_test(failures_nobody_asks_about_hold_no_frames),

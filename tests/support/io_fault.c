@@ -8,8 +8,13 @@ static unsigned fault_submit(struct io *io, struct io_read *const *reads, unsign
     struct io_fault *f = (struct io_fault *)io;
     unsigned taken = f->inner->ops->submit(f->inner, reads, n);
 
-    if (f->fail_nth > f->n_reads && f->fail_nth <= f->n_reads + taken)
+    if (f->fail_nth > f->n_reads && f->fail_nth <= f->n_reads + taken) {
         f->victim = reads[f->fail_nth - f->n_reads - 1];
+        f->bad = f->victim->at;
+    }
+    for (unsigned i = 0; f->again && !f->victim && i < taken; i++)
+        if (extent_equal(reads[i]->at, f->bad))
+            f->victim = reads[i];
     f->n_reads += taken;
     return taken;
 }

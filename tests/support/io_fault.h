@@ -17,11 +17,13 @@ struct io_fault {
     struct io io; /* first */
     struct io *inner;
     unsigned fail_nth; /* the n-th read submitted since init; 0 = none */
+    bool again;        /* every later read of those bytes, too */
     enum io_fault_kind kind;
     int status;        /* of IO_FAULT_ERROR; -EIO at first */
     unsigned n_reads;  /* submitted since init */
     unsigned n_faults; /* put in so far */
     struct io_read *victim;
+    struct extent bad; /* what `again` is about; zeroed: nothing yet */
 };
 
 void io_fault_init(struct io_fault *f, struct io *inner);
