@@ -40,6 +40,7 @@ struct expert_source_ops {
     void (*hint)(struct expert_source *s, unsigned layer, const uint16_t *ids, unsigned n,
                  enum hint kind);
     /* As pool_pin_any; the expert has passed record_check, and record_verify if asked for at open.
+     * Bytes that have not are dropped and read once more before that is an error.
      * ERR_IO, ERR_FORMAT, ERR_CORRUPT, ERR_UNSUPPORTED: "layer 3 expert 17: ..."; nothing is
      * pinned, and a later pin reads again. ERR_BUSY as the pool has it. */
     int (*pin_any)(struct expert_source *s, unsigned layer, const uint16_t *ids, unsigned n,

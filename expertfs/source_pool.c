@@ -46,6 +46,20 @@ static int fresh_check(const struct source_pool *s, const uint8_t *bytes, unsign
                      : record_check_indices(l, bytes, layer, expert, e);
 }
 
+/* Bad bytes may be a bit that flipped on the way: drop the page and read it once more. */
+static int read_again(struct source_pool *s, struct page *page, unsigned layer, unsigned expert,
+                      struct err *e)
+{
+    pool_drop(s->pool, page);
+    if (pool_pin(s->pool, container_extent(s->c, layer, expert), page, e))
+        return err_wrap(e, "layer %u expert %u: %s", layer, expert, s->m->bank[layer].file);
+    if (fresh_check(s, page->bytes, layer, expert, e)) {
+        pool_drop(s->pool, page);
+        return e->code;
+    }
+    return 0;
+}
+
 static int source_pool_pin_any(struct expert_source *source, unsigned layer, const uint16_t *ids,
                                unsigned n, unsigned *which, struct expert *out, struct err *e)
 {
@@ -59,10 +73,9 @@ static int source_pool_pin_any(struct expert_source *source, unsigned layer, con
             return e->code;
         return err_wrap(e, "layer %u expert %u: %s", layer, ids[got], s->m->bank[layer].file);
     }
-    if (page.fresh && fresh_check(s, page.bytes, layer, ids[got], e)) {
-        pool_drop(s->pool, &page);
+    if (page.fresh && fresh_check(s, page.bytes, layer, ids[got], e) &&
+        read_again(s, &page, layer, ids[got], e))
         return e->code;
-    }
     hotlist_use(&s->uses, layer, ids[got]);
     *which = got;
     *out = expert_at(&s->m->record, page);

@@ -240,6 +240,7 @@ static int experts_open(waste_ctx *ctx, const struct wish *w, struct err *e)
     struct io_config io = {.files = files, .n_files = ctx->n_banks};
     struct pool_config pool = {
         .policy = w->policy,
+        .retries = POOL_RETRIES,
         .seed = 1,
         .known = {.n_pages = ctx->n_banks * ctx->model.hp.n_experts, .n_files = ctx->n_banks}};
 

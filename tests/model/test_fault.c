@@ -3,6 +3,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -15,6 +16,7 @@
 #include <cmocka.h>
 
 #include "model/context.h"
+#include "storage/io_sim.h"
 #include "tests/model/models.h"
 #include "tests/support/alloc_fault.h"
 #include "tests/support/io_fault.h"
@@ -54,8 +56,11 @@ static bool one_fault(waste_ctx *ctx, struct io_fault *f, enum io_fault_kind kin
 
     pool_purge(ctx->pool);
     f->kind = kind;
+    f->again = kind == IO_FAULT_FLIP; /* a single one is read again and not noticed */
+    f->bad = (struct extent){0};
     f->fail_nth = f->n_reads + nth;
     st = waste_step(ctx, &it, 1);
+    f->again = false;
     met = f->n_faults > faults;
     if (!met || st == WASTE_OK) { /* not reached; or a guess that nobody needed, which is no loss */
         assert_int_equal(st, WASTE_OK);
@@ -108,6 +113,107 @@ static void any_failed_read_ends_the_pass_and_nothing_else(void **state)
             }
 }
 
+/* One bit that flips on the way, wherever it does, is read again and never seen. */
+static void a_bit_that_flips_on_the_way_changes_nothing(void **state)
+{
+    const struct golden *g = &models[0].gold;
+    waste_ctx *ctx = model_open(models[0].dir, &(struct setup){.lookahead = 3});
+    size_t bytes = g->vocab * sizeof(float);
+    float *want = malloc(bytes);
+    struct io_fault f;
+    unsigned nth = 1;
+
+    (void)state;
+    memcpy(want, model_feed(ctx, g->ids, 3, 1), bytes);
+    insert_fault(ctx, &f);
+    f.kind = IO_FAULT_FLIP;
+    for (unsigned faults = 0;; faults++) {
+        struct pool_stats s;
+
+        waste_state_reset(ctx);
+        pool_purge(ctx->pool);
+        f.fail_nth = f.n_reads + nth++;
+        assert_memory_equal(model_feed(ctx, g->ids, 3, 1), want, bytes);
+        pool_get_stats(ctx->pool, &s);
+        assert_true(s.dropped <= f.n_faults); /* less: guesses that nobody looked at */
+        if (f.n_faults == faults) {
+            assert_true(s.dropped > 5);
+            break;
+        }
+    }
+    free(want);
+    waste_close(ctx);
+}
+
+/* Put simulated drives, which have the files' bytes, below the pool. */
+static struct io *insert_drives(waste_ctx *ctx)
+{
+    struct io_sim_config sim = {.source = IO_SIM_FILES, .seed = 1};
+    struct io_config cfg = {.depth = ctx->depth,
+                            .arena = ctx->frames.base,
+                            .arena_bytes = ctx->frames.frame_bytes * ctx->frames.n};
+    struct pool_config pool = {.frames = &ctx->frames,
+                               .policy = policy_named("nextuse"),
+                               .depth = ctx->depth,
+                               .retries = POOL_RETRIES,
+                               .seed = 1};
+    struct err e;
+
+    ctx->experts->ops->close(ctx->experts);
+    pool_close(ctx->pool);
+    ctx->io->ops->close(ctx->io);
+    ctx->experts = NULL;
+    ctx->pool = NULL;
+    ctx->io = NULL;
+    cfg.files = container_files(ctx->container, &cfg.n_files);
+    assert_int_equal(io_sim_add(&sim, "nvme7", &e), 0);
+    assert_int_equal(io_sim_open(&ctx->io, &cfg, &sim, &e), 0);
+    pool.io = ctx->io;
+    assert_int_equal(pool_open(&ctx->pool, &pool, &e), 0);
+    assert_int_equal(source_pool_open(&ctx->experts, ctx->container, ctx->pool, true, &e), 0);
+    return ctx->io;
+}
+
+/* EIO for five seconds of the drive's time, then healthy. */
+static void a_drive_that_was_away_and_is_back_leaves_no_trace(void **state)
+{
+    enum { DOWN_NS = 1000000000 };
+    const uint64_t up_ns = 6 * (uint64_t)DOWN_NS;
+    struct io_sim_faults away = {.down_drives = 1, .down_ns = {DOWN_NS, up_ns}};
+
+    (void)state;
+    for (unsigned i = 0; i < N_MODELS; i++) {
+        const struct golden *g = &models[i].gold;
+        waste_ctx *ctx = model_open(models[i].dir, &(struct setup){.lookahead = 3});
+        size_t bytes = g->vocab * sizeof(float);
+        float *want = malloc(bytes);
+        unsigned n_failed = 0;
+        struct pool_stats s;
+        struct io *drives;
+
+        memcpy(want, model_feed(ctx, g->ids, 4, 1), bytes);
+        drives = insert_drives(ctx);
+        io_sim_set_faults(drives, &away);
+        io_sim_advance(drives, DOWN_NS);
+        waste_state_reset(ctx);
+        while (io_sim_now(drives) < up_ns - DOWN_NS / 10) {
+            assert_int_equal(waste_eval(ctx, g->ids, 4, NULL, NULL), WASTE_E_IO);
+            assert_int_equal(waste_session_pos(waste_session_default(ctx)), 0);
+            assert_non_null(strstr(waste_error_detail(ctx), "expert "));
+            assert_non_null(strstr(waste_error_detail(ctx), strerror(EIO)));
+            io_sim_advance(drives, DOWN_NS / 10);
+            n_failed++;
+        }
+        io_sim_advance(drives, DOWN_NS);
+        assert_memory_equal(model_feed(ctx, g->ids, 4, 1), want, bytes);
+        pool_get_stats(ctx->pool, &s);
+        assert_true(n_failed > 40 && s.failed >= n_failed);
+        assert_true(s.retries >= POOL_RETRIES * s.failed); /* more: of reads nobody waited for */
+        free(want);
+        waste_close(ctx);
+    }
+}
+
 struct told {
     unsigned n;
     int32_t id[32];
@@ -145,6 +251,8 @@ static void no_text_is_made_of_bad_bytes(void **state)
         waste_state_reset(ctx);
         pool_purge(ctx->pool);
         f.kind = IO_FAULT_FLIP;
+        f.again = true;
+        f.bad = (struct extent){0};
         f.fail_nth = f.n_reads + nth;
         st = waste_generate(ctx, g->ids, 3, &p, on_token, &told);
         failed += st != WASTE_OK;
@@ -380,6 +488,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_failed_read_ends_the_pass_and_nothing_else),
+        cmocka_unit_test(a_bit_that_flips_on_the_way_changes_nothing),
+        cmocka_unit_test(a_drive_that_was_away_and_is_back_leaves_no_trace),
         cmocka_unit_test(no_text_is_made_of_bad_bytes),
         cmocka_unit_test(a_bank_truncated_under_us_is_an_error_that_names_it),
         cmocka_unit_test(a_bank_replaced_by_name_does_not_matter),
