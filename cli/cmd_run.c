@@ -7,8 +7,10 @@
 #include <sys/random.h>
 
 #include "cli/answer.h"
+#include "cli/estimate.h"
 #include "cli/load.h"
 #include "cli/prompt.h"
+#include "cli/tally.h"
 #include "cli/units.h"
 
 enum { TOKENS_DEFAULT = 128 };
@@ -53,8 +55,10 @@ struct run {
     struct answer answer;
     enum end end;
     double prefill_s, decode_s;
-    waste_counters begun, before; /* at the start; before the running step */
-    waste_status status;          /* what ended it, if END_ERROR; OK: see err */
+    waste_counters before;   /* the running step */
+    struct tally begun, fed; /* at the start; when the prompt was in */
+    struct profile profile;
+    waste_status status; /* what ended it, if END_ERROR; OK: see err */
     struct err err;
 };
 
@@ -206,6 +210,18 @@ static void decode(struct run *r, waste_item *item)
     }
 }
 
+/* What memory gives, before the model takes it: half a GiB is touched for 0.3 s. */
+static int profile_begin(struct run *r)
+{
+    struct err e;
+
+    if (!r->c->opts.profile || waste_usable_ram() < (uint64_t)2 << 30)
+        return 0;
+    if (measure_ram(&r->profile.ram_rate, &e) && term_interrupted())
+        return EXIT_INTERRUPTED;
+    return 0;
+}
+
 /* 53 bits, so that every JSON reader gives it back. */
 static int draw_seed(struct cli *c)
 {
@@ -260,23 +276,24 @@ static double rate(double n, double seconds)
     return seconds > 0 && n > 0 ? n / seconds : 0;
 }
 
-static json_t *summary_json(const struct run *r, const waste_counters *d)
+static json_t *summary_json(const struct run *r, const struct tally *d)
 {
     const struct opts *o = &r->c->opts;
     double n_decode = r->n_generated > 1 ? r->n_generated - 1 : 0;
-    json_t *s = json_pack(
-        "{s:b, s:s, s:o, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:I, "
-        "s:f, s:o}",
-        "done", 1, "stop", end_name[r->end], "text",
-        json_text(r->answer.whole ? r->answer.whole : "", r->answer.whole_len), "prompt_tokens",
-        (json_int_t)r->prompt.n, "generated_tokens", (json_int_t)r->n_generated, "prefill_s",
-        r->prefill_s, "decode_s", r->decode_s, "prefill_tok_per_s", rate(r->n_prompt, r->prefill_s),
-        "tok_per_s", rate(n_decode, r->decode_s), "io_wait_s", d->sec_io, "hits_resident",
-        (json_int_t)d->hits_resident, "hits_prefetch", (json_int_t)d->hits_prefetch, "experts_hit",
-        (json_int_t)(d->hits_resident + d->hits_prefetch), "experts_missed", (json_int_t)d->misses,
-        "preloaded", (json_int_t)d->preloaded, "hits_preload", (json_int_t)d->hits_preload,
-        "bytes_read", (json_int_t)d->bytes_read, "temperature", o->temp, "seed", json_u64(o->seed));
+    json_t *s =
+        json_pack("{s:b, s:s, s:o, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:o}", "done", 1, "stop",
+                  end_name[r->end], "text",
+                  json_text(r->answer.whole ? r->answer.whole : "", r->answer.whole_len),
+                  "prompt_tokens", (json_int_t)r->prompt.n, "generated_tokens",
+                  (json_int_t)r->n_generated, "prefill_s", r->prefill_s, "decode_s", r->decode_s,
+                  "prefill_tok_per_s", rate(r->n_prompt, r->prefill_s), "tok_per_s",
+                  rate(n_decode, r->decode_s), "temperature", o->temp, "seed", json_u64(o->seed));
 
+    if (s && (tally_json(s, d) ||
+              (o->profile && json_object_set_new(s, "profile", profile_json(&r->profile))))) {
+        json_decref(s);
+        return NULL;
+    }
     if (s && r->end == END_STRING)
         json_object_set_new(
             s, "stop_string",
@@ -284,11 +301,9 @@ static json_t *summary_json(const struct run *r, const waste_counters *d)
     return s;
 }
 
-static void closing_line(const struct run *r, const waste_counters *d)
+static void closing_lines(const struct run *r, const struct tally *d)
 {
-    uint64_t hits = d->hits_resident + d->hits_prefetch, pins = hits + d->misses;
     double n_decode = r->n_generated > 1 ? r->n_generated - 1 : 0;
-    char bytes[UNITS_TEXT];
 
     note(r->c, "%s", "");
     if (r->n_prompt < r->prompt.n)
@@ -299,29 +314,26 @@ static void closing_line(const struct run *r, const waste_counters *d)
          rate(n_decode, r->decode_s), end_text[r->end], r->end == END_STRING ? " \"" : "",
          r->end == END_STRING ? r->c->opts.stop[r->answer.matched] : "",
          r->end == END_STRING ? "\"" : "");
-    if (pins)
-        note(r->c,
-             "experts  %.1f %% hits: %llu resident, %llu prefetched; %llu missed; %s read, %.1f s "
-             "waited",
-             100.0 * (double)hits / (double)pins, (unsigned long long)d->hits_resident,
-             (unsigned long long)d->hits_prefetch, (unsigned long long)d->misses,
-             size_text_decimal(bytes, d->bytes_read), d->sec_io);
-    if (d->preloaded)
-        note(r->c, "hotlist  %llu experts preloaded, %llu of them used",
-             (unsigned long long)d->preloaded, (unsigned long long)d->hits_preload);
+    tally_lines(r->c, d);
+    if (r->c->opts.profile)
+        profile_lines(r->c, &r->profile);
 }
 
-static waste_counters counters_since(const struct run *r)
+/* What the run took; its profile, too. */
+static struct tally add_up(struct run *r)
 {
-    waste_counters now = {.size = sizeof(now)};
+    waste_engine engine = {.size = sizeof(engine)};
+    waste_memplan mem = {0};
+    struct tally now;
 
-    waste_get_counters(r->ctx, &now);
-    now.hits_resident -= r->begun.hits_resident;
-    now.hits_prefetch -= r->begun.hits_prefetch;
-    now.misses -= r->begun.misses;
-    now.bytes_read -= r->begun.bytes_read;
-    now.sec_io -= r->begun.sec_io;
-    return now;
+    tally_now(&now, r->ctx);
+    waste_engine_info(r->ctx, &engine);
+    waste_memory_used(r->ctx, &mem);
+    r->profile.prefill = tally_between(&r->begun, &r->fed);
+    r->profile.decode = tally_between(&r->fed, &now);
+    r->profile.trunk = mem.trunk_bytes;
+    r->profile.record = engine.frame_bytes;
+    return tally_between(&r->begun, &now);
 }
 
 /* What was still held back when it ended between two tokens. */
@@ -336,14 +348,14 @@ static void show_tail(struct run *r)
 static int finish(struct run *r)
 {
     struct cli *c = r->c;
-    waste_counters d = counters_since(r);
+    struct tally d = add_up(r);
 
     show_tail(r);
     if (r->n_generated && r->end != END_OUTPUT && !c->opts.json && !term_print(&c->term, "\n", 1))
         r->end = END_OUTPUT;
     if (r->end != END_OUTPUT && c->opts.json && say_json(c, summary_json(r, &d)))
         r->end = END_OUTPUT;
-    closing_line(r, &d);
+    closing_lines(r, &d);
     if (r->end == END_CONTEXT)
         note(c, "The context of %u positions is full; --ctx sets more.", r->ctx_max);
     if (r->end == END_ERROR && r->status == WASTE_OK)
@@ -366,9 +378,9 @@ static int generate(struct run *r)
     if (rc)
         return rc;
     banner_sampling(r->c);
-    r->begun.size = sizeof(r->begun);
-    waste_get_counters(r->ctx, &r->begun);
+    tally_now(&r->begun, r->ctx);
     prefill(r, &item);
+    tally_now(&r->fed, r->ctx);
     decode(r, &item);
     return finish(r);
 }
@@ -408,6 +420,8 @@ int cmd_run(struct cli *c)
         rc = prompt_fits(c, r.prompt.n);
     if (!rc)
         rc = draw_seed(c);
+    if (!rc)
+        rc = profile_begin(&r);
     if (!rc && answer_open(&r.answer, c->opts.stop, c->opts.n_stop, c->opts.json, &e))
         rc = fail_err(c, &e, "--stop");
     if (!rc)

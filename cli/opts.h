@@ -66,7 +66,7 @@ struct opts { /* strings are borrowed from argv and the environment */
     unsigned n_stop;
 
     /* of single commands */
-    bool raw, logits, headers, measure;
+    bool raw, logits, headers, measure, profile;
     const char *perplexity; /* FILE */
     uint64_t drive, ram;    /* bytes per second; 0 = not given */
     const char *shape;

@@ -112,6 +112,8 @@ const struct opt opts_table[] = {
     {"raw", 0, OPT_SET, GROUP_CHOOSE, CMD_RUN, FIELD(raw),
      .help = "continue the text as it is; what this version always does"},
 
+    {"profile", 0, OPT_SET, GROUP_COMMAND, CMD_RUN, FIELD(profile),
+     .help = "at the end, where the time of a token went"},
     {"logits", 0, OPT_SET, GROUP_COMMAND, CMD_EVAL, FIELD(logits), .help = "every logit, too"},
     {"perplexity", 0, OPT_TEXT, GROUP_COMMAND, CMD_EVAL, FIELD(perplexity), .value = "FILE",
      .help = "how well FILE is predicted: bits per token and byte, perplexity"},

@@ -240,6 +240,23 @@ typedef struct { /* since open */
     uint64_t hits_resident, hits_prefetch, misses; /* expert pins */
     uint64_t bytes_read, bytes_prefetch;
     uint64_t preloaded, hits_preload; /* experts read for the hotlist; of hits_prefetch, theirs */
+    /* Of the above: pins that waited although a guess had begun the read; misses that waited, the
+     * others were read in time after the router's choice. */
+    uint64_t late_prefetch, late_misses;
+    uint64_t guesses; /* experts read for guesses: used, wasted, or still waiting for a use */
+    uint64_t guesses_wasted;              /* left memory without a use */
+    uint64_t guesses_refused;             /* not read while guessing was found useless */
+    uint64_t reads_retried, reads_failed; /* begun again after a failure; failed for good */
+    uint64_t records_refused; /* bytes that were not the expert: read again, once each */
+    double sec_in_flight;     /* with reads in flight; what is beyond sec_io hid behind computing */
+    /* With sec_io, where sec_prefill + sec_decode went: */
+    double sec_mix;     /* attention of any kind, norms, residuals */
+    double sec_mlp;     /* dense layers and shared experts */
+    double sec_route;   /* routers, guesses, handing over reads */
+    double sec_checks;  /* of experts that came: checksums, bookkeeping */
+    double sec_experts; /* routed experts */
+    double sec_head;    /* logits */
+    double sec_other;   /* embeddings, choosing tokens, callbacks */
 } waste_counters;
 
 WASTE_API waste_status waste_get_counters(const waste_ctx *ctx, waste_counters *out);

@@ -288,6 +288,23 @@ waste_status waste_engine_info(const waste_ctx *ctx, waste_engine *out)
     return answer(out, &e, sizeof(e));
 }
 
+/* Parts that add up to the passes: what no lap saw is `other`, with the choice of a token. */
+static void seconds_of(const waste_ctx *ctx, const struct pool_stats *s, waste_counters *c)
+{
+    const uint64_t *ns = ctx->laps.ns;
+
+    c->sec_io = (double)s->wait_ns * 1e-9;
+    c->sec_in_flight = (double)s->flight_ns * 1e-9;
+    c->sec_mix = (double)ns[LAP_MIX] * 1e-9;
+    c->sec_mlp = (double)ns[LAP_MLP] * 1e-9;
+    c->sec_route = (double)ns[LAP_ROUTE] * 1e-9;
+    c->sec_experts = (double)ns[LAP_EXPERTS] * 1e-9;
+    c->sec_checks = ns[LAP_PIN] > s->wait_ns ? (double)(ns[LAP_PIN] - s->wait_ns) * 1e-9 : 0;
+    c->sec_head = (double)ns[LAP_HEAD] * 1e-9;
+    c->sec_other = c->sec_prefill + c->sec_decode - c->sec_io - c->sec_mix - c->sec_mlp -
+                   c->sec_route - c->sec_experts - c->sec_checks - c->sec_head;
+}
+
 waste_status waste_get_counters(const waste_ctx *ctx, waste_counters *out)
 {
     waste_counters c;
@@ -297,7 +314,7 @@ waste_status waste_get_counters(const waste_ctx *ctx, waste_counters *out)
         return ctx_refuse(NULL, "the context is NULL");
     c = ctx->counters;
     ctx_pool_stats(ctx, &s);
-    c.sec_io = (double)s.wait_ns * 1e-9;
+    seconds_of(ctx, &s, &c);
     c.hits_resident = s.hits_resident;
     c.hits_prefetch = s.hits_guess;
     c.misses = s.misses;
@@ -305,6 +322,14 @@ waste_status waste_get_counters(const waste_ctx *ctx, waste_counters *out)
     c.bytes_prefetch = s.bytes_guess;
     c.preloaded = s.warm;
     c.hits_preload = s.hits_warm;
+    c.late_prefetch = s.late_guess;
+    c.late_misses = s.late_miss;
+    c.guesses = s.guesses;
+    c.guesses_wasted = s.wasted;
+    c.guesses_refused = s.refused;
+    c.reads_retried = s.retries;
+    c.reads_failed = s.failed;
+    c.records_refused = s.dropped;
     return answer(out, &c, sizeof(c));
 }
 

@@ -219,6 +219,7 @@ static int pass(const struct step *s, struct rows *rows, struct err *e)
         .poll = ctx_poll,
         .poll_arg = ctx,
         .lookahead = ctx->lookahead,
+        .laps = &ctx->laps,
         .route = ctx->trace && rows->n == 1 ? route_trace_tap(ctx->trace) : NULL,
     };
     unsigned n = 0;
@@ -307,6 +308,7 @@ static int step_run(const struct step *s, struct err *e)
     ctx->n_items = s->n;
     ctx->item_stride = s->stride;
     ctx->running = true;
+    ctx->laps.last_ns = t0;
     rc = pass(s, &rows, e);
     ctx_relieve(ctx);
     ctx->running = false;

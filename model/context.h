@@ -77,6 +77,7 @@ struct waste_ctx {
     struct pressure pressure;
     struct route_trace *trace;
     waste_counters counters;
+    struct laps laps; /* of all passes */
     uint64_t last_poll_ns;
     const waste_item *items; /* of the running step, for cancellation */
     size_t n_items, item_stride;

@@ -176,6 +176,7 @@ int forward(struct run *r, struct err *e)
 
     if (begin(r, e))
         return e->code;
+    lap(r->laps, LAP_OTHER);
     for (unsigned l = 0; l < m->hp.n_layers; l++) {
         const struct layer *layer = &m->layer[l];
         const float *h;
@@ -185,22 +186,28 @@ int forward(struct run *r, struct err *e)
             r->poll(r->poll_arg);
         if (progress_cancelled(r->progress))
             return err_set(e, ERR_CANCELLED, "cancelled before layer %u", l);
+        lap(r->laps, LAP_OTHER);
         h = norm(r, layer->mix_norm, residual_input(r, l, RES_MIX));
         if (layer->mix == MIX_KDA)
             kda_block(r, l, h, y);
         else
             mla_block(r, l, h, y);
         residual_add(r, l, RES_MIX, y);
+        lap(r->laps, LAP_MIX);
         h = norm(r, layer->mlp_norm, residual_input(r, l, RES_MLP));
         if (layer->mlp == MLP_DENSE)
             ffn_block(r, l, h, y);
         else if (moe_block(r, l, h, y, e))
             return e->code; /* nothing was committed: every session is as it was */
         residual_add(r, l, RES_MLP, y);
+        lap(r->laps, layer->mlp == MLP_DENSE ? LAP_MLP : LAP_EXPERTS);
         for (unsigned t = 0; r->tap && t < r->rows->n; t++)
             memcpy(r->tap + ((size_t)l * r->rows->n + t) * m->hp.hidden,
                    r->act->x + t * r->act->hidden_w, m->hp.hidden * sizeof(float));
     }
     finish(r);
-    return r->rows->score ? score(r, e) : 0;
+    if (r->rows->score && score(r, e))
+        return e->code;
+    lap(r->laps, LAP_HEAD);
+    return 0;
 }

@@ -11,6 +11,7 @@
 #include "base/progress.h"
 #include "expertfs/source.h"
 #include "model/act.h"
+#include "model/laps.h"
 #include "model/model.h"
 #include "model/rows.h"
 #include "model/team.h"
@@ -36,6 +37,7 @@ struct run { /* what a pass needs; it keeps nothing */
     unsigned lookahead;      /* experts of the next MoE layer to guess; 0: none */
     float *tap;              /* [n_layers][rows][hidden]: x after each layer; NULL */
     struct route_tap *route; /* NULL */
+    struct laps *laps;       /* NULL; its last_ns is when the pass began */
 };
 
 void kda_block(struct run *r, unsigned layer, const float *x, float *y);

@@ -117,8 +117,10 @@ static int pin_all(struct moe_job *j, unsigned n, struct err *e)
             return err_set(e, ERR_CANCELLED, "cancelled in layer %u", j->layer);
         if (src->ops->pin_any(src, j->layer, a->wanted, n, &which, &x, e))
             return e->code;
+        lap(j->r->laps, LAP_PIN);
         expert_rows(j, &x, a->wanted[which]);
         src->ops->unpin(src, &x);
+        lap(j->r->laps, LAP_EXPERTS);
         n--;
         memmove(a->wanted + which, a->wanted + which + 1, (n - which) * sizeof(*a->wanted));
     }
@@ -145,8 +147,10 @@ int moe_block(struct run *r, unsigned layer, const float *x, float *y, struct er
     tap_route(&j);
     n = plan(&j);
     r->experts->ops->hint(r->experts, layer, a->wanted, n, HINT_SURE);
-    look_ahead(r, layer + 1, x);                      /* its guesses wait behind every sure read */
+    look_ahead(r, layer + 1, x); /* its guesses wait behind every sure read */
+    lap(r->laps, LAP_ROUTE);
     ffn_rows(r, &j.l->ffn, x, a->shared, hp->hidden); /* while the experts are on their way */
+    lap(r->laps, LAP_MLP);
     if (hp->latent_moe) {
         act_zero_padding(a->z, T, a->latent_w, hp->latent);
         product(r, &j.l->moe.latent_down, x, r->act->hidden_w, a->z, a->latent_w, T);
@@ -154,6 +158,7 @@ int moe_block(struct run *r, unsigned layer, const float *x, float *y, struct er
         j.z_w = a->latent_w;
     }
     expert_tables(&j);
+    lap(r->laps, LAP_EXPERTS);
     if (pin_all(&j, n, e))
         return e->code; /* nothing was committed: every session is as it was */
     team_for(r->team, T, 1, combine_rows, &j);

@@ -105,7 +105,21 @@ class Item(ctypes.Structure):
                 ("id_logprobs", ctypes.POINTER(ctypes.c_float)), ("n_next", ctypes.c_size_t)]
 
 
-ABI_ITEM = 11
+class Counters(ctypes.Structure):
+    """waste_counters, the same."""
+    _fields_ = [("size", ctypes.c_uint32), ("reserved0", ctypes.c_uint32),
+                *((name, ctypes.c_uint64) for name in ("prefill_tokens", "decode_tokens")),
+                *((name, ctypes.c_double) for name in ("sec_prefill", "sec_decode", "sec_io")),
+                *((name, ctypes.c_uint64) for name in (
+                    "hits_resident", "hits_prefetch", "misses", "bytes_read", "bytes_prefetch",
+                    "late_prefetch", "late_misses", "guesses", "guesses_wasted", "guesses_refused",
+                    "reads_retried", "reads_failed", "records_refused")),
+                *((name, ctypes.c_double) for name in (
+                    "sec_in_flight", "sec_mix", "sec_mlp", "sec_route", "sec_checks", "sec_experts",
+                    "sec_head", "sec_other"))]
+
+
+ABI_COUNTERS, ABI_ITEM = 9, 11
 WANT_LOGITS, WANT_ID_LOGPROBS = 2, 4
 
 
@@ -148,6 +162,27 @@ def test_a_binding_scores_a_text(library):
         top = max(logits)
         want = logits[text[i + 1]] - top - math.log(sum(math.exp(x - top) for x in logits))
         assert abs(got[i] - want) < 1e-5
+    library.waste_close(ctx)
+
+
+def test_a_binding_counts_where_the_time_went(library):
+    assert library.waste_abi(ABI_COUNTERS) == ctypes.sizeof(Counters)
+    library.waste_get_counters.argtypes = [ctypes.c_void_p, ctypes.POINTER(Counters)]
+    library.waste_eval.argtypes = [ctypes.c_void_p, ctypes.POINTER(ctypes.c_int32), ctypes.c_size_t,
+                                   ctypes.c_void_p, ctypes.c_void_p]
+    ctx = ctypes.c_void_p()
+    container = str(GOLDEN / "kimi-linear.waste").encode()
+    assert library.waste_open(container, None, ctypes.byref(ctx)) == 0
+    assert library.waste_eval(ctx, (ctypes.c_int32 * 3)(3, 7, 11), 3, None, None) == 0
+    c = Counters(size=ctypes.sizeof(Counters))
+    assert library.waste_get_counters(ctx, ctypes.byref(c)) == 0
+    assert c.prefill_tokens == 3 and c.misses and c.sec_mix > 0 and c.sec_experts > 0
+    parts = (c.sec_io, c.sec_mix, c.sec_mlp, c.sec_route, c.sec_checks, c.sec_experts, c.sec_head,
+             c.sec_other)
+    assert min(parts) >= 0 and abs(sum(parts) - c.sec_prefill - c.sec_decode) < 1e-9
+    old = Counters(size=Counters.late_prefetch.offset, sec_other=42)
+    assert library.waste_get_counters(ctx, ctypes.byref(old)) == 0
+    assert old.misses == c.misses and old.late_prefetch == 0 and old.sec_other == 42
     library.waste_close(ctx)
 
 

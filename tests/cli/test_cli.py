@@ -223,6 +223,33 @@ def test_run_json_has_a_line_per_token_and_a_summary(family):
     assert plain == summary["text"] + "\n"
 
 
+def test_run_counts_nothing_twice(family):
+    _, s = run_lines(family, "Hello", "-n", 8, "--budget", BUDGET, "--profile", *FOREVER)
+    assert s["late_prefetch"] <= s["hits_prefetch"] <= s["guesses"]
+    assert s["late_misses"] <= s["experts_missed"]
+    assert s["hits_prefetch"] + s["guesses_wasted"] <= s["guesses"]
+    assert s["reads_retried"] == s["reads_failed"] == s["records_refused"] == 0
+    assert s["bytes_device"] is None or s["bytes_device"] >= 0
+    for part, seconds in (("prefill_s", s["prefill_s"]), ("decode_s", s["decode_s"])):
+        times = dict(s["profile"][part])
+        whole = times.pop("all")
+        assert set(times) == {"reads", "checks", "experts", "attention", "mlp", "route", "head",
+                              "other"}
+        assert all(t >= -1e-9 for t in times.values())
+        assert abs(sum(times.values()) - whole) < 1e-9 + 1e-6 * whole
+        assert whole <= seconds + 1e-6  # the library's share of what the command waited for
+    assert s["profile"]["bound_by"] in ("disk", "memory", "compute", "memory or compute")
+
+
+def test_profile_is_one_screen_that_ends_in_words(kimi):
+    err = run(kimi, "Hello", "-n", 4, "--profile", check=0).stderr.decode()
+    lines = err[err.index("profile "):].splitlines()
+    assert len(lines) == 11 and "bound" in lines[-1]
+    assert [line.split()[0] for line in lines[1:10]] == [
+        "reads", "checks", "experts", "attention", "mlp", "route", "head", "other", "all"]
+    assert "profile" not in run(kimi, "Hello", "-n", 4, check=0).stderr.decode()
+
+
 def test_run_ends_when_the_model_does(kimi):
     tokens, summary = run_lines(kimi, "Hello", "--budget", BUDGET, "--logit-bias", f"{EOS}=1e6")
     assert [t["token"] for t in tokens] == [EOS]
