@@ -149,6 +149,21 @@ static void on_log(int level, const char *text, void *user)
         note(user, "waste: %s: %s", names[level], text);
 }
 
+/* $XDG_CACHE_HOME/waste/drives, or ~/.cache/waste/drives. */
+static void find_drive_notes(struct cli *c)
+{
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME"), *sub = "";
+
+    if (!cache || *cache != '/') { /* as its specification has it */
+        cache = home;
+        sub = "/.cache";
+    }
+    if (!cache || *cache != '/' ||
+        snprintf(c->drive_notes, sizeof(c->drive_notes), "%s%s/waste/drives", cache, sub) >=
+            (int)sizeof(c->drive_notes))
+        c->drive_notes[0] = '\0';
+}
+
 void model_settings(struct cli *c, waste_cfg *cfg, waste_opts *opts)
 {
     const struct opts *o = &c->opts;
@@ -172,6 +187,8 @@ void model_settings(struct cli *c, waste_cfg *cfg, waste_opts *opts)
     opts->route_trace = o->route_trace;
     if (o->max_rows)
         opts->max_rows = (uint32_t)o->max_rows;
+    find_drive_notes(c);
+    opts->drive_notes = c->drive_notes[0] ? c->drive_notes : NULL;
     opts->progress = on_progress;
     opts->log = on_log;
     opts->user = c;
@@ -320,6 +337,7 @@ static void banner_memory(struct cli *c, waste_ctx *ctx, const waste_engine *eng
 
 void model_banner(struct cli *c, waste_ctx *ctx)
 {
+    static const char *const depth_from[] = {"", "", " (measured)", " (measured before)"};
     waste_engine engine = {.size = sizeof(engine)};
     waste_model_info info;
 
@@ -330,9 +348,9 @@ void model_banner(struct cli *c, waste_ctx *ctx)
          info.n_experts, info.top_k, info.quant_summary);
     banner_memory(c, ctx, &engine);
     if (engine.n_banks) {
-        note(c, "reads    %s, %u in flight, %u of %u banks direct, lookahead %u, checksums %s",
-             engine.io_engine, engine.io_depth, engine.n_banks_direct, engine.n_banks,
-             engine.lookahead, engine.verify ? "on" : "off");
+        note(c, "reads    %s, %u in flight%s, %u of %u banks direct, lookahead %u, checksums %s",
+             engine.io_engine, engine.io_depth, depth_from[engine.depth_from & 3],
+             engine.n_banks_direct, engine.n_banks, engine.lookahead, engine.verify ? "on" : "off");
         if (*engine.io_steps)
             note(c, "         not %s", engine.io_steps);
         if (*engine.io_note)

@@ -33,6 +33,7 @@ struct cli {
     /* For the bar, while a prompt takes many calls: tokens before this one and altogether, and
      * bytes read before it. */
     uint64_t prompt_done, prompt_total, prompt_bytes;
+    char drive_notes[512];    /* the file of waste_opts.drive_notes; "" = none */
     const char *prompt_label; /* not NULL: it is no prompt but this, and total 0 is not known yet */
 };
 

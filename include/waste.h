@@ -132,6 +132,11 @@ typedef struct {
     int (*progress)(const waste_progress *p, void *user);
     void (*log)(int level, const char *text, void *user); /* level 0 error, 1 warning, 2 info */
     void *user;
+    /* NULL, or a file that keeps how many reads in flight each drive was found to want, so that it
+     * is measured once: by reading experts for a quarter of a second while opening, when io_depth
+     * is 0, all reads are direct and the experts take more than 256 MiB. Made if it is not there.
+     * NULL: nothing is measured or written, and 32 MiB are in flight. */
+    const char *drive_notes;
 } waste_opts;
 
 WASTE_API void waste_opts_init(waste_opts *o);
@@ -218,6 +223,9 @@ typedef struct {
     uint32_t vocab;      /* ids are below this */
     uint32_t n_preload;  /* experts of the hotlist that are read while nothing else is */
     const char *usage;   /* where that was read; "usage.waste" in the container; "": nowhere */
+    /* io_depth: 0 chosen by size, 1 given, 2 measured now, 3 measured before */
+    uint32_t depth_from, reserved0;
+    uint64_t drive_bytes_per_s; /* of the drives together, as measured; 0: not */
 } waste_engine;
 
 WASTE_API waste_status waste_engine_info(const waste_ctx *ctx, waste_engine *out);

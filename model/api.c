@@ -284,6 +284,8 @@ waste_status waste_engine_info(const waste_ctx *ctx, waste_engine *out)
         .vocab = ctx->model.hp.vocab,
         .n_preload = ctx->n_preload,
         .usage = ctx->usage_read,
+        .depth_from = ctx->depth_from,
+        .drive_bytes_per_s = ctx->drive_bytes_per_s,
     };
     return answer(out, &e, sizeof(e));
 }

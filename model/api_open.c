@@ -9,12 +9,17 @@
 
 #include "base/thread.h"
 #include "model/context.h"
+#include "storage/flight.h"
 
 enum {
     LOOKAHEAD_DEFAULT = 6,
     DEPTH_MAX = 32,
     FLIGHT_BYTES = 32 << 20, /* in flight before a drive is measured */
     GIVE_PART = 16,          /* of the frames, given back when memory is short */
+    SAMPLE = 128,            /* records that a drive is measured with */
+    MEASURE_NS = 250000000,
+    MEASURE_MIN = 256 << 20,   /* of experts: what is smaller is soon in memory */
+    MEASURE_BYTES = 256 << 20, /* in flight, at most */
 };
 
 void ctx_poll(void *arg)
@@ -226,12 +231,74 @@ static int sessions_open(waste_ctx *ctx, unsigned n, struct err *e)
     return 0;
 }
 
-static unsigned depth_of(const waste_ctx *ctx, unsigned asked)
+static unsigned at_most(unsigned n, unsigned most)
 {
-    unsigned depth = asked ? asked : FLIGHT_BYTES / ctx->facts.record.bytes;
+    return n < most ? n : most;
+}
 
-    depth = depth < 2 ? 2 : depth > DEPTH_MAX && !asked ? DEPTH_MAX : depth;
-    return depth < ctx->plan.frames ? depth : ctx->plan.frames;
+/* Records to read, a few of each bank and no two beside each other. */
+static unsigned sample_records(const waste_ctx *ctx, struct extent at[SAMPLE])
+{
+    unsigned n_experts = ctx->model.hp.n_experts;
+
+    for (unsigned i = 0; i < SAMPLE; i++)
+        at[i] =
+            container_extent(ctx->container, container_file_layer(ctx->container, i % ctx->n_banks),
+                             (unsigned)((uint64_t)i * 7919 % n_experts));
+    return SAMPLE;
+}
+
+/* What the drives were found to want, now or earlier. Never fails: then it stays as chosen. */
+static void depth_measure(waste_ctx *ctx, const struct file *const *files, const struct wish *w)
+{
+    unsigned record = (unsigned)ctx->facts.record.bytes;
+    struct drive *drive = calloc(ctx->n_banks, sizeof(*drive));
+    struct extent at[SAMPLE];
+    struct flight_request q = {.notes = w->opts.drive_notes,
+                               .files = files,
+                               .drive = drive,
+                               .n_files = ctx->n_banks,
+                               .at = at,
+                               .n = sample_records(ctx, at),
+                               .memory = ctx->frames.base,
+                               .depth_max = at_most(DEPTH_MAX, ctx->frames.n),
+                               .ns = MEASURE_NS,
+                               .engine = w->opts.io_engine};
+    struct flight found;
+    bool named = drive;
+    struct err e;
+
+    for (unsigned i = 0; drive && i < ctx->n_banks; i++) {
+        drive_of(&drive[i], files[i]);
+        named &= drive[i].name[0] != 0;
+    }
+    q.depth_max = at_most(q.depth_max, 2 + MEASURE_BYTES / record);
+    if (named && flight_find(&found, &q, &e)) {
+        say(ctx, 1, e.text);
+    } else if (named && found.depth) {
+        ctx->depth = found.depth < 2 ? 2 : at_most(found.depth, DEPTH_MAX);
+        ctx->depth_from = found.n_measured ? DEPTH_MEASURED : DEPTH_KNOWN;
+        ctx->drive_bytes_per_s = found.bytes_per_s;
+        if (found.unkept.code)
+            say(ctx, 2, found.unkept.text);
+    }
+    free(drive);
+}
+
+/* Reads in flight: as asked, as measured, or as many as come to FLIGHT_BYTES. */
+static void depth_find(waste_ctx *ctx, const struct file *const *files, const struct wish *w)
+{
+    uint64_t record = ctx->facts.record.bytes;
+    uint64_t experts = record * ctx->model.hp.n_experts * ctx->n_banks;
+    unsigned chosen = at_most((unsigned)(FLIGHT_BYTES / record), DEPTH_MAX);
+
+    ctx->depth = w->opts.io_depth ? w->opts.io_depth : chosen;
+    ctx->depth = ctx->depth < 2 ? 2 : ctx->depth;
+    ctx->depth_from = w->opts.io_depth ? DEPTH_GIVEN : DEPTH_CHOSEN;
+    if (!w->opts.io_depth && w->opts.drive_notes && ctx->n_direct == ctx->n_banks &&
+        experts >= MEASURE_MIN)
+        depth_measure(ctx, files, w);
+    ctx->depth = at_most(ctx->depth, ctx->frames.n);
 }
 
 static int experts_open(waste_ctx *ctx, const struct wish *w, struct err *e)
@@ -253,7 +320,7 @@ static int experts_open(waste_ctx *ctx, const struct wish *w, struct err *e)
     }
     if (frames_open(&ctx->frames, &ctx->mem, ctx->facts.record.bytes, ctx->plan.frames, e))
         return err_wrap(e, "expert pool");
-    ctx->depth = depth_of(ctx, w->opts.io_depth);
+    depth_find(ctx, files, w);
     io.depth = ctx->depth;
     io.arena = ctx->frames.base;
     io.arena_bytes = ctx->frames.frame_bytes * ctx->frames.n;
@@ -368,7 +435,7 @@ waste_status waste_open_ex(const char *path, const waste_cfg *cfg, const waste_o
     ctx->cfg.cpu_list = NULL; /* the host's texts end with the call */
     ctx->cfg.usage_path = NULL;
     ctx->opts.io_engine = ctx->opts.numeric = ctx->opts.cpu_level = NULL;
-    ctx->opts.route_trace = NULL;
+    ctx->opts.route_trace = ctx->opts.drive_notes = NULL;
     ctx->opts.policy = w.policy->name;
     *out = ctx;
     return WASTE_OK;

@@ -72,6 +72,8 @@ struct waste_ctx {
     waste_opts opts;
     enum profile profile;
     unsigned n_threads, ctx_tokens, lookahead, depth, n_direct, n_banks;
+    enum depth_from { DEPTH_CHOSEN, DEPTH_GIVEN, DEPTH_MEASURED, DEPTH_KNOWN } depth_from;
+    uint64_t drive_bytes_per_s;
     char direct_why[128], arch[64], quant[96];
     struct progress progress;
     struct pressure pressure;

@@ -164,6 +164,7 @@ int drive_measure(struct drive_speed *out, const struct drive_trial *t, struct e
 {
     struct run x = {.t = t};
     uint64_t speed[STEPS_MAX], best = 0;
+    uint64_t from = io_now_ns(t->io);
     unsigned n = 0, depth = 1, i = 0;
 
     x.read = calloc(t->depth_max, sizeof(*x.read) + 2 * sizeof(*x.start));
@@ -172,6 +173,8 @@ int drive_measure(struct drive_speed *out, const struct drive_trial *t, struct e
     x.start = (struct io_read **)(x.read + t->depth_max);
     x.done = x.start + t->depth_max;
     for (; n < STEPS_MAX && depth <= t->depth_max && !x.failed; depth = deeper(depth), n++) {
+        if (n && t->total_ns && io_now_ns(t->io) - from >= t->total_ns)
+            break;
         speed[n] = speed_at(&x, depth);
         best = speed[n] > best ? speed[n] : best;
     }

@@ -34,6 +34,7 @@ struct drive_trial {
                            engine that touches none */
     unsigned depth_max; /* at least 1 */
     uint64_t ns;        /* for each depth tried, a dozen at most; 50 ms hide most tails */
+    uint64_t total_ns;  /* no depth is begun when so much has passed; 0: all are */
 };
 
 struct drive_speed {
