@@ -18,8 +18,10 @@ enum {
     GIVE_PART = 16,          /* of the frames, given back when memory is short */
     SAMPLE = 128,            /* records that a drive is measured with */
     MEASURE_NS = 250000000,
-    MEASURE_MIN = 256 << 20,   /* of experts: what is smaller is soon in memory */
-    MEASURE_BYTES = 256 << 20, /* in flight, at most */
+    MEASURE_MIN = 256 << 20,  /* of experts: what is smaller is soon in memory */
+    MEASURE_BYTES = 96 << 20, /* in flight on a drive, at most; and so many reads, */
+    MEASURE_DEPTH = 16,       /* where records are at least */
+    MEASURE_LARGE = 1 << 20,  /* so large */
 };
 
 void ctx_poll(void *arg)
@@ -261,7 +263,7 @@ static void depth_measure(waste_ctx *ctx, const struct file *const *files, const
                                .at = at,
                                .n = sample_records(ctx, at),
                                .memory = ctx->frames.base,
-                               .depth_max = at_most(DEPTH_MAX, ctx->frames.n),
+                               .depth_max = at_most(2 + MEASURE_BYTES / record, ctx->frames.n),
                                .ns = MEASURE_NS,
                                .engine = w->opts.io_engine};
     struct flight found;
@@ -272,7 +274,7 @@ static void depth_measure(waste_ctx *ctx, const struct file *const *files, const
         drive_of(&drive[i], files[i]);
         named &= drive[i].name[0] != 0;
     }
-    q.depth_max = at_most(q.depth_max, 2 + MEASURE_BYTES / record);
+    q.depth_max = at_most(q.depth_max, record < MEASURE_LARGE ? DEPTH_MAX : MEASURE_DEPTH);
     if (named && flight_find(&found, &q, &e)) {
         say(ctx, 1, e.text);
     } else if (named && found.depth) {

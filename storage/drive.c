@@ -142,7 +142,7 @@ static uint64_t speed_at(struct run *x, unsigned depth)
         unsigned n = end_reads(x);
 
         ns = io_now_ns(x->t->io) - from;
-        if (x->failed || !n || ns >= x->t->ns)
+        if (x->failed || !n || ns >= x->t->ns / 2)
             break;
         start_reads(x, n);
     }
@@ -160,24 +160,40 @@ static unsigned deeper(unsigned depth)
     return depth & (depth - 1) ? depth / 3 * 4 : depth / 2 * 3;
 }
 
+/* Each depth, or as many as ns allow (0: all); the best so far into speed. How many it were. */
+static unsigned measure_all(struct run *x, uint64_t speed[STEPS_MAX], uint64_t ns)
+{
+    uint64_t from = io_now_ns(x->t->io), now;
+    unsigned n = 0;
+
+    for (unsigned depth = 1; n < STEPS_MAX && depth <= x->t->depth_max; depth = deeper(depth)) {
+        if (n && ns && io_now_ns(x->t->io) - from >= ns)
+            break;
+        now = speed_at(x, depth);
+        speed[n] = now > speed[n] ? now : speed[n];
+        if (x->failed)
+            break;
+        n++;
+    }
+    return n;
+}
+
 int drive_measure(struct drive_speed *out, const struct drive_trial *t, struct err *e)
 {
     struct run x = {.t = t};
-    uint64_t speed[STEPS_MAX], best = 0;
-    uint64_t from = io_now_ns(t->io);
-    unsigned n = 0, depth = 1, i = 0;
+    uint64_t speed[STEPS_MAX] = {0}, best = 0;
+    unsigned n, depth, i = 0;
 
     x.read = calloc(t->depth_max, sizeof(*x.read) + 2 * sizeof(*x.start));
     if (!x.read)
         return err_set(e, ERR_NOMEM, "measuring a drive: %u reads", t->depth_max);
     x.start = (struct io_read **)(x.read + t->depth_max);
     x.done = x.start + t->depth_max;
-    for (; n < STEPS_MAX && depth <= t->depth_max && !x.failed; depth = deeper(depth), n++) {
-        if (n && t->total_ns && io_now_ns(t->io) - from >= t->total_ns)
-            break;
-        speed[n] = speed_at(&x, depth);
-        best = speed[n] > best ? speed[n] : best;
-    }
+    n = measure_all(&x, speed, t->total_ns / 2);
+    if (!x.failed)
+        measure_all(&x, speed, t->total_ns / 2);
+    for (unsigned k = 0; k < n; k++)
+        best = speed[k] > best ? speed[k] : best;
     if (x.failed) {
         err_sys(e, -x.failed->status, "measuring a drive: %u bytes at %" PRIu64 " of file %u",
                 x.failed->at.length, x.failed->at.offset, x.failed->at.file);

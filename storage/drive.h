@@ -43,9 +43,10 @@ struct drive_speed {
     uint64_t alone;       /* bytes per s with one in flight */
 };
 
-/* Read with more and more in flight. In the engine's own time, so that a simulated drive can be
- * measured at once and always to the same result. ERR_IO: a read failed, which one is named.
- * Nothing is in flight when it returns. */
+/* Read with more and more in flight, twice; of each depth the better one counts, since what
+ * disturbs makes slower. In the engine's own time, so that a simulated drive can be measured at
+ * once and always to the same result. ERR_IO: a read failed, which one is named. Nothing is in
+ * flight when it returns. */
 int drive_measure(struct drive_speed *out, const struct drive_trial *t, struct err *e);
 
 #endif
