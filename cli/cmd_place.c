@@ -37,8 +37,9 @@ static int parse_drive(struct place *p, const char *text, size_t len, int share[
         long v = strtol(equals + 1, &end, 10);
 
         if (end != text + len || end == equals + 1 || v < 0 || v > PLACEMENT_SHARE_MAX)
-            return fail(p->c, EXIT_USAGE, NULL, "--drives", "\"%.*s\": a share is 0 to %d",
-                        (int)len, text, PLACEMENT_SHARE_MAX);
+            return fail(p->c, EXIT_USAGE, NULL, "--drives",
+                        "\"%.*s\": a share is 1 to %d, or 0 for \".\"", (int)len, text,
+                        PLACEMENT_SHARE_MAX);
         given = (int)v;
     }
     if (!strcmp(dir, ".")) {

@@ -161,7 +161,7 @@ const struct opt opts_table[] = {
 
     {"drives", 0, OPT_TEXT, GROUP_COMMAND, CMD_PLACE, FIELD(drives), .value = "DIR[=N],...",
      .help = "directories on other drives, with a share from 1 to 16 each; \".\" is the "
-             "container's own. Without shares the drives are measured"},
+             "container's own (0: no part of it). Without shares all are measured"},
     {"gather", 0, OPT_SET, GROUP_COMMAND, CMD_PLACE, FIELD(gather),
      .help = "bring everything back into the container"},
 

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +18,7 @@ struct mover {
     const struct manifest *m;
     struct placement p;
     int dirfd, drive_fd[PLACEMENT_DRIVES_MAX]; /* -1: not open */
+    char home[PATH_MAX];                       /* the container's real path */
     uint8_t *record;
     struct progress *progress;
 };
@@ -111,12 +113,15 @@ static int gather_layer(struct mover *v, unsigned layer, struct err *e)
     return write_map(v, &v->p, e);
 }
 
-/* Files that drives.json says are not in use: left over from a layer that was moved, or begun. */
+/* Files that drives.json says are not in use: left over from a layer that was moved, or begun. The
+ * pieces of a container that this one is a copy of are its own affair. */
 static void drop_unused(struct mover *v, unsigned layer)
 {
-    char name[300];
+    char name[300], other[PLACEMENT_DIR_BYTES];
 
     for (unsigned d = 0; d < v->p.n; d++) {
+        if (d && placement_is_anothers(&v->p, v->drive_fd[d], v->home, other))
+            continue;
         placement_piece(name, layer);
         if (!v->p.spread[layer])
             unlinkat(v->drive_fd[d], name, 0);
@@ -158,7 +163,7 @@ static int mover_open(struct mover *v, const char *dir, struct progress *progres
     v->drive_fd[0] = openat(v->dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (!v->record)
         err_set(e, ERR_NOMEM, "one record of %u bytes", v->m->record.bytes);
-    else if (v->drive_fd[0] < 0)
+    else if (v->drive_fd[0] < 0 || !realpath(dir, v->home))
         err_sys(e, errno, "%.200s", dir);
     else
         return 0;
@@ -174,41 +179,65 @@ static bool same_drives(const struct placement *a, const struct placement *b)
     return a->n == b->n;
 }
 
-/* Directories of the other drives, made and marked where they are new. */
-static int drives_begin(struct mover *v, struct err *e)
+static bool any_spread(const struct placement *p)
+{
+    for (unsigned l = 0; l < FORMAT_LAYERS_MAX; l++)
+        if (p->spread[l])
+            return true;
+    return false;
+}
+
+/* The directory of a drive, made where it is new. */
+static int drive_begin(struct mover *v, unsigned d, struct err *e)
 {
     struct out_dir to;
 
-    for (unsigned d = 1; d < v->p.n; d++) {
-        if (mkdir(v->p.dir[d], 0777) && errno != EEXIST)
-            return err_sys(e, errno, "%.200s", v->p.dir[d]);
-        v->drive_fd[d] = openat(v->dirfd, v->p.dir[d], O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        if (v->drive_fd[d] < 0)
-            return err_sys(e, errno, "%.200s", v->p.dir[d]);
-        to = dir_of(v, d);
-        if (placement_mark_dir(&v->p, d, &to, e))
-            return e->code;
-    }
-    return 0;
+    if (mkdir(v->p.dir[d], 0777) && errno != EEXIST)
+        return err_sys(e, errno, "%.200s", v->p.dir[d]);
+    v->drive_fd[d] = openat(v->dirfd, v->p.dir[d], O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (v->drive_fd[d] < 0)
+        return err_sys(e, errno, "%.200s", v->p.dir[d]);
+    to = dir_of(v, d);
+    return placement_mark_dir(&v->p, d, &to, v->home, e);
 }
 
+/* Take the marks off; what cannot be removed now does no harm. */
+static void drives_end(struct mover *v)
+{
+    for (unsigned d = 1; d < v->p.n; d++) {
+        if (v->drive_fd[d] < 0)
+            continue;
+        placement_unmark_dir(&v->p, v->drive_fd[d], v->home);
+        rmdir(v->p.dir[d]); /* if nothing is in it */
+    }
+}
+
+/* Drives first, then the map: one that cannot be used leaves the container as it was. */
 static int begin_spread(struct mover *v, const struct placement *want, struct err *e)
 {
-    if (v->p.n && !same_drives(&v->p, want))
+    bool going_on = any_spread(&v->p);
+    int code = 0;
+
+    if (going_on && !same_drives(&v->p, want))
         return err_set(e, ERR_ARG,
-                       "%.200s is spread over other drives or with other shares: gather it first",
+                       "%.200s is spread over other drives or with other shares (`waste place` "
+                       "without options tells): gather it first",
                        container_dir(v->c));
-    if (!v->p.n) {
+    if (!going_on) {
         v->p = *want;
         memset(v->p.spread, 0, sizeof(v->p.spread));
         while (!v->p.set)
             if (getrandom(&v->p.set, sizeof(v->p.set), 0) < 0)
                 return err_sys(e, errno, "a number for this set of drives");
         placement_lay(&v->p);
-        if (write_map(v, &v->p, e))
-            return e->code;
     }
-    return drives_begin(v, e);
+    for (unsigned d = 1; d < v->p.n && !code; d++)
+        code = drive_begin(v, d, e);
+    if (!code && !going_on)
+        code = write_map(v, &v->p, e);
+    if (code && !going_on)
+        drives_end(v);
+    return code;
 }
 
 static uint64_t bytes_left(const struct mover *v, bool spread)
@@ -239,35 +268,37 @@ int place_spread(const char *dir, const struct placement *want, struct progress 
     return code;
 }
 
-/* Marks first: without them and without a spread layer, drives.json is of no consequence. */
-static int end_gather(struct mover *v, struct err *e)
+/* Drives of a set that is to be gathered. */
+static int drives_open(struct mover *v, struct err *e)
 {
-    const struct placement none = {.n = 0};
-
-    for (unsigned d = 1; d < v->p.n; d++) { /* what cannot be removed now does no harm */
-        unlinkat(v->drive_fd[d], "waste-drive.json", 0);
-        rmdir(v->p.dir[d]);
+    for (unsigned d = 1; d < v->p.n; d++) {
+        v->drive_fd[d] = placement_open_dir(&v->p, d, v->dirfd, e);
+        if (v->drive_fd[d] < 0)
+            return e->code;
     }
-    return write_map(v, &none, e);
+    return 0;
 }
 
 int place_gather(const char *dir, struct progress *progress, struct err *e)
 {
+    const struct placement none = {.n = 0};
     struct mover v;
     int code = 0;
 
     if (mover_open(&v, dir, progress, e))
         return e->code;
-    if (v.p.n)
-        code = drives_begin(&v, e);
+    if (any_spread(&v.p))
+        code = drives_open(&v, e);
     progress_begin(progress, PHASE_PLACE, code ? 0 : bytes_left(&v, false));
-    for (unsigned l = v.m->first_dense; v.p.n && !code && l < v.m->n_layers; l++) {
+    for (unsigned l = v.m->first_dense; any_spread(&v.p) && !code && l < v.m->n_layers; l++) {
         drop_unused(&v, l);
         if (v.p.spread[l] && !(code = gather_layer(&v, l, e)))
             drop_unused(&v, l);
     }
-    if (!code && v.p.n)
-        code = end_gather(&v, e);
+    if (!code && v.p.n) {
+        drives_end(&v); /* before the map goes: a mark alone is taken over by who comes next */
+        code = write_map(&v, &none, e);
+    }
     mover_close(&v);
     return code;
 }

@@ -1,5 +1,6 @@
 #include "expertfs/placement.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -190,29 +191,37 @@ int placement_write(const struct placement *p, const struct out_dir *d, struct e
                       e);
 }
 
-/* The set and number that a directory is marked with; *set 0: it is not. */
-static int read_mark(int fd, const char *dir, uint64_t *set, int64_t *drive, struct err *e)
-{
-    json_t *root;
-    struct json_at at;
+struct mark {     /* what waste-drive.json says */
+    uint64_t set; /* 0: there is none */
+    int64_t drive;
+    char home[PLACEMENT_DIR_BYTES]; /* "" where it does not say */
+};
 
-    *set = 0;
+static int read_mark(struct mark *m, int fd, const char *dir, struct err *e)
+{
+    const char *home;
+    struct json_at at;
+    json_t *root;
+
+    *m = (struct mark){.drive = -1};
     if (faccessat(fd, MARK, F_OK, 0) && errno == ENOENT)
         return 0;
     if (json_parse_file(&root, fd, MARK, MAP_BYTES, e))
         return err_wrap(e, "%.200s", dir);
     at = json_root(root, MARK);
-    if (json_get_int(drive, &at, "drive", -1, 0, PLACEMENT_DRIVES_MAX, e) || read_set(set, &at, e))
+    if (json_get_int(&m->drive, &at, "drive", -1, 0, PLACEMENT_DRIVES_MAX, e) ||
+        json_get_text(&home, &at, "home", e) || read_set(&m->set, &at, e))
         err_wrap(e, "%.200s", dir);
+    else if (home)
+        snprintf(m->home, sizeof(m->home), "%s", home);
     json_decref(root);
-    return *set ? 0 : e->code;
+    return m->set ? 0 : e->code;
 }
 
 int placement_open_dir(const struct placement *p, unsigned drive, int dirfd, struct err *e)
 {
     int fd = openat(dirfd, p->dir[drive], O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    int64_t number = 0;
-    uint64_t set;
+    struct mark m;
 
     if (fd < 0) {
         err_sys(e, errno,
@@ -223,35 +232,97 @@ int placement_open_dir(const struct placement *p, unsigned drive, int dirfd, str
     }
     if (!drive)
         return fd;
-    if (!read_mark(fd, p->dir[drive], &set, &number, e) &&
-        (set != p->set || number != (int64_t)drive))
+    if (!read_mark(&m, fd, p->dir[drive], e) && (m.set != p->set || m.drive != (int64_t)drive))
         err_set(e, ERR_FORMAT,
                 "drive %u: %.200s is marked as drive %" PRId64 " of set %016" PRIx64
                 ", expected of set %016" PRIx64 " (mounted in another's place?)",
-                drive, p->dir[drive], set ? number : -1, set, p->set);
-    else if (set == p->set)
+                drive, p->dir[drive], m.drive, m.set, p->set);
+    else if (m.set == p->set)
         return fd;
     close(fd);
     return -1;
 }
 
-int placement_mark_dir(const struct placement *p, unsigned drive, const struct out_dir *d,
-                       struct err *e)
+static bool has_pieces(int fd)
 {
-    int64_t number = 0;
-    uint64_t set;
+    int copy = openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *dir = copy < 0 ? NULL : fdopendir(copy);
+    const struct dirent *entry;
+    bool any = !dir; /* what cannot be looked at is left alone */
 
-    if (!drive)
+    while (dir && !any && (entry = readdir(dir)))
+        any = strstr(entry->d_name, ".piece") != NULL;
+    if (dir)
+        closedir(dir);
+    else if (copy >= 0)
+        close(copy);
+    return any;
+}
+
+/* The set of the container in a directory; 0: none is there, or it is not spread. */
+static uint64_t set_at(const char *home)
+{
+    int fd = open(home, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    uint64_t set = 0;
+    json_t *root;
+    struct err e;
+
+    if (fd < 0)
         return 0;
-    if (read_mark(d->fd, p->dir[drive], &set, &number, e))
+    if (!json_parse_file(&root, fd, MAP, MAP_BYTES, &e)) {
+        struct json_at at = json_root(root, MAP);
+
+        read_set(&set, &at, &e);
+        json_decref(root);
+    }
+    close(fd);
+    return set;
+}
+
+bool placement_is_anothers(const struct placement *p, int fd, const char *home,
+                           char other[PLACEMENT_DIR_BYTES])
+{
+    struct mark m;
+    struct err e;
+
+    if (read_mark(&m, fd, "", &e) || !m.home[0] || !strncmp(m.home, home, sizeof(m.home) - 1) ||
+        set_at(m.home) != p->set)
+        return false;
+    strcpy(other, m.home);
+    return true;
+}
+
+void placement_unmark_dir(const struct placement *p, int fd, const char *home)
+{
+    char other[PLACEMENT_DIR_BYTES];
+    struct mark m;
+    struct err e;
+
+    if (!read_mark(&m, fd, "", &e) && m.set == p->set && !placement_is_anothers(p, fd, home, other))
+        unlinkat(fd, MARK, 0);
+}
+
+int placement_mark_dir(const struct placement *p, unsigned drive, const struct out_dir *d,
+                       const char *home, struct err *e)
+{
+    char other[PLACEMENT_DIR_BYTES];
+    struct mark m;
+
+    if (read_mark(&m, d->fd, d->path, e))
         return e->code;
-    if (set && (set != p->set || number != (int64_t)drive))
+    if (m.set && (m.set != p->set || m.drive != (int64_t)drive) && has_pieces(d->fd))
         return err_set(e, ERR_ARG,
-                       "%.200s holds drive %" PRId64 " of another container (set %016" PRIx64
-                       "): remove it, or name another directory",
-                       p->dir[drive], number, set);
-    return set ? 0
-               : write_json(d, MARK,
-                            json_pack("{s:o, s:i}", "set", set_text(p->set), "drive", (int)drive),
-                            e);
+                       "%.200s holds drive %" PRId64
+                       " of another container (%.200s, set %016" PRIx64
+                       "): gather that first, or name another directory",
+                       d->path, m.drive, m.home[0] ? m.home : "?", m.set);
+    if (m.set == p->set && placement_is_anothers(p, d->fd, home, other))
+        return err_set(e, ERR_ARG,
+                       "%.200s is a copy of %.200s, whose pieces are in %.200s: gather the copy, "
+                       "which leaves them, and then spread it elsewhere",
+                       home, other, d->path);
+    return write_json(
+        d, MARK,
+        json_pack("{s:o, s:i, s:s}", "set", set_text(p->set), "drive", (int)drive, "home", home),
+        e);
 }

@@ -56,8 +56,18 @@ void placement_piece(char name[PLACEMENT_NAME_BYTES], unsigned layer);
 
 /* The directory of a drive, opened and recognised; -1: err. dirfd is the container's. */
 int placement_open_dir(const struct placement *p, unsigned drive, int dirfd, struct err *e);
-/* Mark a directory as a drive of this set. ERR_ARG: it is another set's already. */
+/* Mark a directory as a drive of this set, whose container is `home`, an absolute path without
+ * links. A mark of another set is taken over where it has no pieces. ERR_ARG: it has some; or the
+ * set's pieces are another container's, of which this one is a copy. */
 int placement_mark_dir(const struct placement *p, unsigned drive, const struct out_dir *d,
-                       struct err *e);
+                       const char *home, struct err *e);
+
+/* Take this set's mark off, unless it is another container's, of which `home` is a copy. */
+void placement_unmark_dir(const struct placement *p, int fd, const char *home);
+
+/* Are the pieces in this directory those of a container elsewhere, of which `home` is a copy? Its
+ * path, cut to PLACEMENT_DIR_BYTES. */
+bool placement_is_anothers(const struct placement *p, int fd, const char *home,
+                           char other[PLACEMENT_DIR_BYTES]);
 
 #endif

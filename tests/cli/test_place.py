@@ -105,6 +105,64 @@ def test_another_containers_directory_is_not_taken(copy, drives, tmp_path):
     assert waste_json("verify", twin)["bad"] == 0
 
 
+def test_a_drive_that_cannot_be_used_leaves_no_trace(copy, drives, tmp_path):
+    before = contents(copy.path)
+    (drives[1] / "copy.waste.pieces").write_text("a file where a directory should be")
+    error = waste_error("place", copy, "--drives", spec(drives), check=1)
+    assert str(drives[1]) in error["detail"]
+    assert contents(copy.path) == before and not any(drives[0].iterdir())
+    waste_json("place", copy, "--drives", f"{drives[0]}=1,.=1")
+    waste_json("place", copy, "--gather")
+    assert contents(copy.path) == before
+
+
+def test_a_move_that_never_began_is_no_obstacle(copy, drives):
+    """A map that spreads no layer, over drives that are gone: gathered, or spread elsewhere."""
+    said = logits(copy)
+    idle = {"version": 1, "set": "7", "layers": [],
+            "drives": [{"dir": ".", "share": 1}, {"dir": "/no/such/drive", "share": 1}]}
+    (copy.path / "drives.json").write_text(json.dumps(idle))
+    assert logits(copy) == said
+    waste_json("place", copy, "--gather")
+    assert not (copy.path / "drives.json").exists()
+    (copy.path / "drives.json").write_text(json.dumps(idle))
+    waste_json("place", copy, "--drives", spec(drives))
+    assert logits(copy) == said
+
+
+def test_a_mark_without_pieces_is_taken_over(copy, drives):
+    left = drives[0] / "copy.waste.pieces"
+    left.mkdir()
+    (left / "waste-drive.json").write_text('{"set": "abc", "drive": 1, "home": "/gone"}')
+    waste_json("place", copy, "--drives", spec(drives))
+    assert waste_json("verify", copy)["bad"] == 0
+
+
+def test_a_copy_does_not_take_the_originals_pieces(copy, drives, tmp_path):
+    said = logits(copy)
+    before = contents(copy.path)
+    waste_json("place", copy, "--drives", spec(drives))
+    twin = tmp_path / "twin.waste"
+    shutil.copytree(copy.path, twin)
+    assert logits(twin) == said
+    error = waste_error("place", twin, "--drives", spec(drives), check=2)
+    assert "is a copy of" in error["detail"] or "other drives" in error["detail"]
+    waste_json("place", twin, "--gather")
+    assert contents(twin) == before
+    assert logits(copy) == said and waste_json("verify", copy)["bad"] == 0
+    waste_json("place", copy, "--gather")
+    assert contents(copy.path) == before and not any(any(d.iterdir()) for d in drives)
+
+
+def test_a_container_that_moved_takes_its_pieces_along(copy, drives, tmp_path):
+    before = contents(copy.path)
+    waste_json("place", copy, "--drives", spec(drives))
+    moved = tmp_path / "moved.waste"
+    copy.path.rename(moved)
+    waste_json("place", moved, "--gather")
+    assert contents(moved) == before and not any(any(d.iterdir()) for d in drives)
+
+
 def test_damage_in_a_piece_is_the_experts(copy, drives):
     waste_json("place", copy, "--drives", spec(drives, (1, 1), home=1))
     size = copy.record_bytes(2)
