@@ -310,7 +310,8 @@ int placement_mark_dir(const struct placement *p, unsigned drive, const struct o
 
     if (read_mark(&m, d->fd, d->path, e))
         return e->code;
-    if (m.set && (m.set != p->set || m.drive != (int64_t)drive) && has_pieces(d->fd))
+    if (m.set && (m.set != p->set || m.drive != (int64_t)drive) && has_pieces(d->fd) &&
+        strncmp(m.home, home, sizeof(m.home) - 1))
         return err_set(e, ERR_ARG,
                        "%.200s holds drive %" PRId64
                        " of another container (%.200s, set %016" PRIx64

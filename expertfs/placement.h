@@ -57,7 +57,8 @@ void placement_piece(char name[PLACEMENT_NAME_BYTES], unsigned layer);
 /* The directory of a drive, opened and recognised; -1: err. dirfd is the container's. */
 int placement_open_dir(const struct placement *p, unsigned drive, int dirfd, struct err *e);
 /* Mark a directory as a drive of this set, whose container is `home`, an absolute path without
- * links. A mark of another set is taken over where it has no pieces. ERR_ARG: it has some; or the
+ * links. A mark of another set is taken over where it has no pieces, or only
+ * what a move of this container left behind. ERR_ARG: it has some; or the
  * set's pieces are another container's, of which this one is a copy. */
 int placement_mark_dir(const struct placement *p, unsigned drive, const struct out_dir *d,
                        const char *home, struct err *e);
