@@ -1,4 +1,4 @@
-/* cli/bench/model_run.h - a model that is opened, fed and counted, through include/waste.h alone.
+/* cli/bench/model_run.h - a model that is opened, fed and counted, through include/waste.h.
  *
  * Every sample opens the model anew, so that arms do not hold memory beside each other and each
  * begins with an empty pool. What is fed is the same for all of them, whatever they would choose
@@ -22,33 +22,19 @@ struct model_choice { /* what the user chose for all arms; zero or NULL is the l
 extern struct model_choice model_choice; /* of this process: a command has one */
 
 /* Rows of a flag table. */
+/* clang-format off */
 #define MODEL_FLAGS                                                                                \
-    {"text",                                                                                       \
-     FLAG_TEXT,                                                                                    \
-     &model_choice.text,                                                                           \
-     0,                                                                                            \
-     0,                                                                                            \
-     "FILE",                                                                                       \
-     "what is fed (invented ids: no figure of routing is then a property of the model)"},          \
-        {"threads", FLAG_INT, &model_choice.threads, 0, 64, "N", "that compute (one a core)"},     \
-        {"cpus", FLAG_TEXT, &model_choice.cpus, 0, 0, "LIST", "they are bound to these: 0-3,8"},   \
-        {"lookahead",                                                                              \
-         FLAG_INT,                                                                                 \
-         &model_choice.lookahead,                                                                  \
-         -1,                                                                                       \
-         64,                                                                                       \
-         "N",                                                                                      \
-         "experts of the next layer asked for early (6)"},                                         \
-        {"cache",                                                                                  \
-         FLAG_CHOICE,                                                                              \
-         &model_choice.policy,                                                                     \
-         0,                                                                                        \
-         0,                                                                                        \
-         "nextuse|lfru|lru|s3fifo",                                                                \
-         "replacement policy"},                                                                    \
-    {                                                                                              \
-        "io", FLAG_TEXT, &model_choice.engine, 0, 0, "ENGINE", "that reads"                        \
-    }
+    {"text", FLAG_TEXT, &model_choice.text, 0, 0, "FILE",                                          \
+     "what is fed (invented ids, whose routing is no property of the model)"},                     \
+    {"threads", FLAG_INT, &model_choice.threads, 0, 64, "N", "that compute (one a core)"},         \
+    {"cpus", FLAG_TEXT, &model_choice.cpus, 0, 0, "LIST", "they are bound to these: 0-3,8"},       \
+    {"lookahead", FLAG_INT, &model_choice.lookahead, -1, 64, "N",                                  \
+     "experts of the next layer asked for early (6)"},                                             \
+    {"cache", FLAG_CHOICE, &model_choice.policy, 0, 0, "nextuse|lfru|lru|s3fifo",                  \
+     "replacement policy"},                                                                        \
+    {"io", FLAG_CHOICE, &model_choice.engine, 0, 0, "io_uring|libaio|kqueue|threads|sync",         \
+     "engine"}
+/* clang-format on */
 
 struct model_way { /* of one arm */
     const char *path;

@@ -109,7 +109,7 @@ def test_what_is_no_model_is_named(command, tmp_path):
 @pytest.mark.parametrize("args, says", [
     (("sweep", DEMO, "--text", "no such text"), "no such text"),
     (("sweep", DEMO, "--budgets", "half"), "half"),
-    (("sweep", DEMO, "--io", "psync"), "this build has"),
+    (("sweep", DEMO, "--io", "psync"), "one of io_uring"),
     (("decode", DEMO, "--numeric", "i8,i4"), '"i4": there are f32'),
     (("decode", DEMO, "--cpu", "sse"), '"sse": there are c'),
     (("prefill", DEMO, "--lengths", "1"), "from 2"),
@@ -117,7 +117,7 @@ def test_what_is_no_model_is_named(command, tmp_path):
 ])
 def test_what_cannot_be_is_refused(args, says):
     done = bench(*args, check=None)
-    assert done.returncode in (1, 2, 6) and says in done.stderr, (done.returncode, done.stderr)
+    assert done.returncode in (1, 2) and says in done.stderr, (done.returncode, done.stderr)
 
 
 def test_a_text_too_short_says_how_many_tokens_it_has(tmp_path):
