@@ -17,8 +17,11 @@ INLINE void direct_rows(float *acc, const float *x, const float *codebook, const
                         const uint32_t stages, const bool packed)
 {
     const uint32_t stride = packed ? 3 : stages;
+    const float *book[STAGES];
     __m256 sum[TOGETHER];
 
+    for (uint32_t s = 0; s < stages; s++)
+        book[s] = codebook + s * shape->entries * DIM;
 #pragma GCC unroll 8
     for (unsigned r = 0; r < n; r++)
         sum[r] = _mm256_load_ps(acc + r * DIM);
@@ -28,12 +31,11 @@ INLINE void direct_rows(float *acc, const float *x, const float *codebook, const
 #pragma GCC unroll 8
         for (unsigned r = 0; r < n; r++) {
             const uint8_t *at = cell + r * stride;
-            __m256 w = _mm256_loadu_ps(codebook + entry(at, packed, 0) * DIM);
+            __m256 w = _mm256_loadu_ps(book[0] + (size_t)entry(at, packed, 0) * DIM);
 
+#pragma GCC unroll 4
             for (uint32_t s = 1; s < stages; s++)
-                w = _mm256_add_ps(
-                    w,
-                    _mm256_loadu_ps(codebook + (s * shape->entries + entry(at, packed, s)) * DIM));
+                w = _mm256_add_ps(w, _mm256_loadu_ps(book[s] + (size_t)entry(at, packed, s) * DIM));
             sum[r] = _mm256_fmadd_ps(xs, w, sum[r]);
         }
     }
@@ -291,54 +293,72 @@ INLINE __m256i sixteen(const uint8_t *table)
     return _mm256_broadcastsi128_si256(_mm_load_si128((const __m128i *)(const void *)table));
 }
 
-/* found[plane][half] ^= what the chain of n tables says to indices x. */
+/* entry[position][stage][ROWS] of n positions of a row block. */
+INLINE void unpack(uint8_t *entry, const uint8_t *cell, uint32_t n, const uint32_t stages,
+                   const bool packed)
+{
+    const uint32_t stride = packed ? 3 : stages;
+
+    for (uint32_t p = 0; p < n; p++, cell += ROWS * stride, entry += stages * ROWS)
+        for (unsigned h = 0; h < 2; h++) {
+            __m256i e[STAGES];
+
+            entries_of(e, cell + h * HALF * stride, stages, packed);
+#pragma GCC unroll 8
+            for (uint32_t s = 0; s < stages; s++)
+                _mm256_store_si256((__m256i *)(void *)(entry + s * ROWS + h * HALF), e[s]);
+        }
+}
+
+/* found[plane][half] ^= what the chain of n tables says to indices x; halves, a constant, of 32
+ * rows share the loads of tables. */
 INLINE void follow(__m256i found[2][2], const uint8_t *table, const __m256i *start, uint32_t plane,
-                   const unsigned n, const unsigned planes)
+                   const unsigned n, const unsigned planes, const unsigned halves)
 {
     const __m256i step = _mm256_set1_epi8(16);
-    __m256i x[2] = {start[0], start[1]};
+    __m256i x[2];
 
+    for (unsigned h = 0; h < halves; h++)
+        x[h] = start[h];
 #pragma GCC unroll 8
     for (unsigned t = 0; t < n; t++) {
         for (unsigned i = 0; i < planes; i++) {
             __m256i T = sixteen(table + i * plane + 16 * t);
 
-            for (unsigned h = 0; h < 2; h++)
+            for (unsigned h = 0; h < halves; h++)
                 found[i][h] = _mm256_xor_si256(found[i][h], _mm256_shuffle_epi8(T, x[h]));
         }
-        for (unsigned h = 0; h < 2; h++)
+        for (unsigned h = 0; h < halves; h++)
             x[h] = _mm256_subs_epi8(x[h], step);
     }
 }
 
-/* sum[plane][half] of a row block over n positions; plane: 64 or 256, a constant. */
-INLINE void add_positions(struct sums sum[2][2], const uint8_t *table, const uint8_t *cell,
-                          uint32_t n, const uint32_t stages, const bool packed,
-                          const unsigned planes, const uint32_t plane)
+/* sum[plane][half] over n tables; plane: 64 or 256, a constant. Both halves of a row block at once
+ * are as much as sixteen registers hold of one plane. */
+INLINE void look_up(struct sums sum[2][2], const uint8_t *table, const uint8_t *entry, uint32_t n,
+                    const unsigned planes, const uint32_t plane, const unsigned halves)
 {
-    const uint32_t stride = packed ? 3 : stages;
+    struct sums acc[2][2];
 
-    for (uint32_t p = 0; p < n; p++, cell += ROWS * stride) {
-        __m256i e[2][STAGES];
+    memcpy(acc, sum, sizeof(acc));
+    for (uint32_t t = 0; t < n; t++, entry += ROWS, table += planes * plane) {
+        __m256i found[2][2], x[2];
 
-        for (unsigned h = 0; h < 2; h++)
-            entries_of(e[h], cell + h * HALF * stride, stages, packed);
-        for (uint32_t s = 0; s < stages; s++, table += planes * plane) {
-            __m256i found[2][2] = {{_mm256_setzero_si256(), _mm256_setzero_si256()},
-                                   {_mm256_setzero_si256(), _mm256_setzero_si256()}};
-            __m256i x[2] = {e[0][s], e[1][s]};
-
-            follow(found, table, x, plane, plane == 64 ? 4 : CHAIN, planes);
-            if (plane > 64) {
-                for (unsigned h = 0; h < 2; h++)
-                    x[h] = _mm256_xor_si256(x[h], _mm256_set1_epi8(-128));
-                follow(found, table + 16 * CHAIN, x, plane, CHAIN, planes);
-            }
-            for (unsigned i = 0; i < planes; i++)
-                for (unsigned h = 0; h < 2; h++)
-                    sum[i][h] = sums_add(sum[i][h], found[i][h]);
+        for (unsigned h = 0; h < halves; h++) {
+            found[0][h] = found[1][h] = _mm256_setzero_si256();
+            x[h] = _mm256_load_si256((const __m256i *)(const void *)(entry + h * HALF));
         }
+        follow(found, table, x, plane, plane == 64 ? 4 : CHAIN, planes, halves);
+        if (plane > 64) {
+            for (unsigned h = 0; h < halves; h++)
+                x[h] = _mm256_xor_si256(x[h], _mm256_set1_epi8(-128));
+            follow(found, table + 16 * CHAIN, x, plane, CHAIN, planes, halves);
+        }
+        for (unsigned i = 0; i < planes; i++)
+            for (unsigned h = 0; h < halves; h++)
+                acc[i][h] = sums_add(acc[i][h], found[i][h]);
     }
+    memcpy(sum, acc, sizeof(acc));
 }
 
 /* acc <- fma(scale, sum, acc) of 8 rows: 8 words of each plane, less what made them unsigned. */
@@ -354,25 +374,23 @@ INLINE void add_block(float *acc, __m128i high, __m128i low, float scale, int32_
         acc, _mm256_fmadd_ps(_mm256_set1_ps(scale), _mm256_cvtepi32_ps(sum), _mm256_load_ps(acc)));
 }
 
-/* acc holds, of each half, 16 even rows and then 16 odd ones. */
-INLINE void add_blocks(float *acc, struct sums sum[2][2], float scale, int32_t bias,
+/* acc holds 16 even rows of the 32, then 16 odd ones. */
+INLINE void add_blocks(float *acc, const struct sums *sum, float scale, int32_t bias,
                        const unsigned planes)
 {
-    for (unsigned h = 0; h < 2; h++) {
-        __m256i part[2][2];
+    __m256i part[2][2];
 
-        for (unsigned i = 0; i < planes; i++) {
-            part[0][i] = _mm256_sub_epi16(sum[i][h].word, _mm256_slli_epi16(sum[i][h].odd, 8));
-            part[1][i] = sum[i][h].odd;
-        }
-        for (unsigned o = 0; o < 2; o++, acc += 16) {
-            __m256i high = part[o][0], low = part[o][planes - 1];
+    for (unsigned i = 0; i < planes; i++) {
+        part[0][i] = _mm256_sub_epi16(sum[i].word, _mm256_slli_epi16(sum[i].odd, 8));
+        part[1][i] = sum[i].odd;
+    }
+    for (unsigned o = 0; o < 2; o++, acc += 16) {
+        __m256i high = part[o][0], low = part[o][planes - 1];
 
-            add_block(acc, _mm256_castsi256_si128(high), _mm256_castsi256_si128(low), scale, bias,
-                      planes);
-            add_block(acc + 8, _mm256_extracti128_si256(high, 1), _mm256_extracti128_si256(low, 1),
-                      scale, bias, planes);
-        }
+        add_block(acc, _mm256_castsi256_si128(high), _mm256_castsi256_si128(low), scale, bias,
+                  planes);
+        add_block(acc + 8, _mm256_extracti128_si256(high, 1), _mm256_extracti128_si256(low, 1),
+                  scale, bias, planes);
     }
 }
 
@@ -380,19 +398,28 @@ INLINE void block_rows(float *acc, const void *prepared, const uint8_t *cell,
                        const struct rvq_shape *shape, const unsigned planes, const uint32_t stages,
                        const bool packed, const uint32_t plane)
 {
+    const unsigned halves = planes == 1 ? 2 : 1;
     const float *scale = prepared;
     const uint8_t *table = (const uint8_t *)prepared + codes_offset(shape);
 
     for (uint32_t p = 0; p < positions(shape); p += BLOCK) {
         uint32_t n = min_u32(positions(shape) - p, BLOCK);
         int32_t bias = (int32_t)(n * stages) * (planes == 2 ? 32768 : 128);
-        struct sums sum[2][2];
+        alignas(32) uint8_t entry[BLOCK * STAGES * ROWS];
 
-        memset(sum, 0, sizeof(sum));
-        add_positions(sum, table + (size_t)p * stages * planes * plane,
-                      cell + (size_t)p * ROWS * (packed ? 3 : stages), n, stages, packed, planes,
-                      plane);
-        add_blocks(acc, sum, scale[p / BLOCK], bias, planes);
+        unpack(entry, cell + (size_t)p * ROWS * (packed ? 3 : stages), n, stages, packed);
+        for (unsigned h = 0; h < 2; h += halves) {
+            struct sums sum[2][2];
+
+            memset(sum, 0, sizeof(sum));
+            look_up(sum, table + (size_t)p * stages * planes * plane, entry + h * HALF, n * stages,
+                    planes, plane, halves);
+            for (unsigned i = 0; i < halves; i++) {
+                struct sums one[2] = {sum[0][i], sum[1][i]};
+
+                add_blocks(acc + (h + i) * HALF, one, scale[p / BLOCK], bias, planes);
+            }
+        }
     }
 }
 
