@@ -53,7 +53,7 @@ const struct opt opts_table[] = {
      .help = "do not: damage goes unseen"},
     {"numeric", 0, OPT_CHOICE, GROUP_MEMORY, RUNS | CMD_PLAN | CMD_DOCTOR, FIELD(numeric),
      .value = "f32|direct|i16|i8", .env = "WASTE_NUMERIC",
-     .help = "arithmetic of the experts; the best for this CPU if not given"},
+     .help = "arithmetic of the experts; not given: i16 with AVX-512 VBMI, else f32"},
     {NULL, 0, OPT_CPU, GROUP_MEMORY, RUNS | CMD_PLAN | CMD_DOCTOR, FIELD(cpu_level),
      .value = "c|avx2|avx512|neon", .env = "WASTE_CPU",
      .help = "highest kernel level used, of those this machine has"},

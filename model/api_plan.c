@@ -31,9 +31,9 @@ void waste_opts_init(waste_opts *o)
     o->lookahead = -1;
 }
 
-static int profile_of(enum profile *out, const char *name, struct err *e)
+static int profile_of(enum profile *out, const char *name, unsigned cpu, struct err *e)
 {
-    *out = PROFILE_F32;
+    *out = profile_default(cpu);
     if (!name)
         return 0;
     for (unsigned p = 0; p < PROFILES; p++)
@@ -97,7 +97,7 @@ int wish_of(struct wish *w, const waste_cfg *cfg, const waste_opts *opts, struct
     if (w->opts.cpu_level && cpu_level(&level, w->opts.cpu_level, e))
         return e->code;
     w->cpu = cpu_detect() & level;
-    if (profile_of(&w->profile, w->opts.numeric, e))
+    if (profile_of(&w->profile, w->opts.numeric, w->cpu, e))
         return e->code;
     return wish_threads(w, e);
 }

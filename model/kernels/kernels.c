@@ -42,6 +42,11 @@ void kernels_init(struct kernels *k, unsigned cpu, enum profile profile)
 #endif
 }
 
+enum profile profile_default(unsigned cpu)
+{
+    return cpu & CPU_AVX512 && cpu & CPU_AVX512_VBMI ? PROFILE_I16 : PROFILE_F32;
+}
+
 const char *profile_name(enum profile p)
 {
     static const char *const name[PROFILES] = {"f32", "direct", "i16", "i8"};

@@ -156,6 +156,9 @@ struct kernels {
 /* Fill the table for these cpu bits (base/cpu.h); cpu = 0 gives the C reference. */
 void kernels_init(struct kernels *k, unsigned cpu, enum profile profile);
 
+/* The profile for those who ask for none: i16 where bytes are looked up 64 at a time, else f32. */
+enum profile profile_default(unsigned cpu);
+
 /* "f32", "direct", "i16", "i8"; NULL beyond. */
 const char *profile_name(enum profile p);
 
