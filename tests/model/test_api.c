@@ -821,6 +821,7 @@ static void a_callback_cannot_disturb_the_pass_it_comes_from(void **state)
     waste_opts_init(&opts);
     opts.progress = meddle;
     opts.user = &m;
+    opts.numeric = "f32"; /* as in model_open */
     assert_int_equal(waste_open_ex(models[0].dir, &cfg, &opts, &m.ctx), WASTE_OK);
     for (unsigned round = 0; round < 400 && !m.refused; round++) { /* calls are 100 ms apart */
         waste_state_reset(m.ctx);
