@@ -36,16 +36,17 @@ static const struct flag flags[] = {
 };
 
 static const struct metric metrics[] = {
-    {"tokens_s", "tokens/s"},        {"token_ms", "ms/token"},
-    {"wait_ms", "waiting"},          {"rest_ms", "rest"},
-    {"ram_floor_ms", "RAM floor"},   {"drive_floor_ms", "drv floor"},
-    {"explained_percent", "expl %"}, {"mb_per_token", "MB/token"},
-    {"ram_gb_s", "RAM GB/s"},        {"drive_gb_s", "drv GB/s"},
+    {"tokens_s", "tokens/s"},      {"token_ms", "ms/token"},        {"wait_ms", "waiting"},
+    {"experts_ms", "experts"},     {"trunk_ms", "trunk"},           {"rest_ms", "rest"},
+    {"ram_floor_ms", "RAM floor"}, {"drive_floor_ms", "drv floor"}, {"explained_percent", "expl %"},
+    {"mb_per_token", "MB/token"},  {"ram_gb_s", "RAM GB/s"},        {"drive_gb_s", "drv GB/s"},
 };
 enum {
     M_TOKENS,
     M_TOKEN_MS,
     M_WAIT,
+    M_EXPERTS,
+    M_TRUNK,
     M_REST,
     M_RAM_FLOOR,
     M_DRIVE_FLOOR,
@@ -101,7 +102,9 @@ static void put(struct sample *out, const struct bed *bed, const struct model_to
     out->value[M_TOKENS] = 1 / token_s;
     out->value[M_TOKEN_MS] = 1e3 * token_s;
     out->value[M_WAIT] = 1e3 * t->wait_s / n;
-    out->value[M_REST] = 1e3 * (t->seconds - t->wait_s) / n;
+    out->value[M_EXPERTS] = 1e3 * t->experts_s / n;
+    out->value[M_TRUNK] = 1e3 * t->trunk_s / n;
+    out->value[M_REST] = 1e3 * (t->seconds - t->wait_s - t->experts_s - t->trunk_s) / n;
     out->value[M_RAM_FLOOR] = 1e3 * ram;
     out->value[M_DRIVE_FLOOR] = 1e3 * drive;
     out->value[M_EXPLAINED] = 100 * fmax(ram, drive) / token_s;
@@ -275,9 +278,9 @@ const struct bench_command bench_decode = {
     .summary = "a token's time in each arithmetic and CPU level, beside RAM and drive floors",
     .text =
         "Feeds the same tokens one by one in each numeric profile and CPU level, and splits the\n"
-        "time of a token into waiting for reads and the rest. Beside it what no program could\n"
-        "be faster than: memory, read once at the rate of a plain sum on all threads, and the\n"
-        "drive, at the rate of reads that nothing else goes on beside. `expl` is the share of\n"
+        "time of a token into waiting for reads, experts, trunk and rest. Beside it what no\n"
+        "program could be faster than: memory, read once at the rate of a plain sum on all\n"
+        "threads, and the drive, at the rate of reads that nothing else goes on beside. `expl` is the share of\n"
         "the time that the larger floor explains. Levels of one profile must agree to the bit.",
     .flags = flags,
     .min_args = 1,

@@ -223,6 +223,9 @@ int model_feed(struct model_run *m, const int32_t *ids, size_t n, bool one_by_on
     waste_get_counters(m->ctx, &after);
     out->from_device = usage_now().from_device - device;
     out->wait_s = after.sec_io - before.sec_io;
+    out->experts_s = after.sec_experts - before.sec_experts;
+    out->trunk_s = after.sec_mix + after.sec_mlp + after.sec_head -
+                   (before.sec_mix + before.sec_mlp + before.sec_head);
     out->hits = (double)(after.hits_resident - before.hits_resident);
     out->early = (double)(after.hits_prefetch - before.hits_prefetch);
     out->misses = (double)(after.misses - before.misses);

@@ -62,6 +62,7 @@ int model_run_ids(int32_t **out, size_t n, const char *path, struct err *e);
 
 struct model_took { /* by one call of model_feed */
     double seconds, wait_s;
+    double experts_s, trunk_s;  /* of seconds: routed experts; attention, dense layers, head */
     double hits, early, misses; /* pins of experts: resident; read for a guess; the others */
     double bytes;               /* read, guesses that nobody wanted with them */
     double from_device;         /* bytes that this process had read; NaN: nobody knows */

@@ -14,7 +14,7 @@
 
 #include "base/err.h"
 
-enum { METRICS_MAX = 10, ARMS_MAX = 32, ROUNDS_MAX = 99 };
+enum { METRICS_MAX = 12, ARMS_MAX = 32, ROUNDS_MAX = 99 };
 
 struct metric {
     const char *name; /* of the member in JSON: "gb_s" */

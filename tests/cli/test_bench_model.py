@@ -64,7 +64,7 @@ def test_levels_of_a_profile_agree_and_floors_stand_beside():
         same = [a for a in measured if a["name"].startswith(profile + ",")]
         assert len({a["digest"] for a in same}) == 1
     for a in measured:
-        parts = a["wait_ms"]["median"] + a["rest_ms"]["median"]
+        parts = sum(a[p]["median"] for p in ("wait_ms", "experts_ms", "trunk_ms", "rest_ms"))
         assert parts == pytest.approx(a["token_ms"]["median"])
         assert a["ram_floor_ms"]["median"] == pytest.approx(floor["ram_floor_ms"]["median"])
 
