@@ -112,8 +112,9 @@ class Counters(ctypes.Structure):
                 *((name, ctypes.c_double) for name in ("sec_prefill", "sec_decode", "sec_io")),
                 *((name, ctypes.c_uint64) for name in (
                     "hits_resident", "hits_prefetch", "misses", "bytes_read", "bytes_prefetch",
-                    "late_prefetch", "late_misses", "guesses", "guesses_wasted", "guesses_refused",
-                    "reads_retried", "reads_failed", "records_refused")),
+                    "preloaded", "hits_preload", "late_prefetch", "late_misses", "guesses",
+                    "guesses_wasted", "guesses_refused", "reads_retried", "reads_failed",
+                    "records_refused")),
                 *((name, ctypes.c_double) for name in (
                     "sec_in_flight", "sec_mix", "sec_mlp", "sec_route", "sec_checks", "sec_experts",
                     "sec_head", "sec_other"))]
