@@ -25,6 +25,7 @@ REPO = "acme/tiny"
 COMMIT, NEXT = "1" * 40, "2" * 40
 INDEX = "model.safetensors.index.json"
 TOKEN = "hf_SecretThatIsNeverPrinted"
+LIST = "?blobs=true"
 SHARDS = [f"model-{i:05}-of-00003.safetensors" for i in (1, 2, 3)]
 
 
@@ -49,11 +50,13 @@ def release():
 
 class Server:
     """A repository on an ephemeral port. `plan[file]` is a list of misdeeds, one for each request
-    for it; the last one stays if `forever` holds the file."""
+    for it; the last one stays if `forever` holds the file. `raw[end of a path]` is the whole answer,
+    head and body, in pieces."""
 
     def __init__(self):
         self.files, self.commit = release(), COMMIT
         self.plan, self.forever, self.requests, self.auth = {}, set(), [], []
+        self.raw = {}
         self.lists, self.hashes, self.redirect_to, self.delay = True, True, None, 0
         self.lock = threading.Lock()
         handler = type("Bound", (Handler,), {"server_of": self})
@@ -112,6 +115,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
             s.requests.append((path, self.headers.get("Range")))
             s.auth.append(self.headers.get("Authorization"))
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            for end, pieces in s.raw.items():
+                if path.endswith(end):
+                    for piece in pieces:
+                        self.wfile.write(piece)
+                    return None
             if path.startswith(f"/api/models/{REPO}/revision/"):
                 revision = path.rsplit("/", 1)[1].split("?")[0]
                 if not s.lists or revision not in ("main", s.commit):
@@ -379,6 +387,73 @@ def test_a_dry_run_says_that_a_server_cannot_be_reached(server, tmp_path):
     server.close()
     done = fetch(server, tmp_path, "--dry-run", "--tries", "2")
     assert done.returncode == 1 and "refused" in done.stderr
+
+
+def waits_of(module, monkeypatch):
+    """The seconds that it would wait; it does not."""
+    waits = []
+
+    class Impatience(module.Patience):
+        def __init__(self, tries, wait, stop, say):
+            stop.wait = lambda seconds: waits.append(seconds)
+            super().__init__(tries, wait, stop, say)
+    monkeypatch.setattr(module, "Patience", Impatience)
+    return waits
+
+
+@pytest.mark.parametrize("url, says", [
+    ("http://no-such-host.invalid", "cannot connect to no-such-host.invalid"),
+    ("http://127.0.0.1:1", "cannot connect to 127.0.0.1"),
+])
+def test_a_host_that_is_not_there_is_given_up_soon_by_name(tmp_path, module, monkeypatch, capsys,
+                                                           url, says):
+    waits = waits_of(module, monkeypatch)
+    assert module.main([REPO, "--out", str(tmp_path), "--dry-run", "--mirror", url]) == 1
+    out, err = capsys.readouterr()
+    assert says in err and "3 attempts" in err and "network" in err and "--mirror" in err
+    assert len(waits) == 2 and sum(waits) < 20
+    assert [line.partition("; ")[2].partition(",")[0] for line in out.splitlines() if says in line
+            ] == ["attempt 1 of 3 failed", "attempt 2 of 3 failed"]
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_every_wait_for_the_list_is_announced(server, tmp_path, module, monkeypatch, capsys, status):
+    waits = waits_of(module, monkeypatch)
+    server.raw[LIST] = [b"HTTP/1.0 %d x\r\nRetry-After: 400\r\n\r\n" % status]
+    assert module.main([REPO, "--out", str(tmp_path), "--dry-run", "--mirror", server.url]) == 1
+    out, err = capsys.readouterr()
+    assert f"127.0.0.1 says {status}; gave up after 8 attempts" in err
+    assert len(waits) == 7 and min(waits) == 400
+    for k in range(1, 8):
+        assert f"127.0.0.1 says {status}; attempt {k} of 8 failed, trying again in 6 min" in out
+
+
+def test_every_wait_for_a_file_is_announced(server, tmp_path):
+    server.plan[SHARDS[0]] = [503, "cut"]
+    done = fetch(server, tmp_path)
+    assert f"{SHARDS[0]}: 127.0.0.1 says 503; attempt 1 of 8 failed, trying again in" in done.stdout
+    assert "at 20000 of 150000 bytes; some of it came, trying again in" in done.stdout
+
+
+def drip(first, piece):
+    yield first
+    while True:
+        time.sleep(0.05)
+        yield piece
+
+
+@pytest.mark.parametrize("path", ["the list", *SHARDS[:1], INDEX])
+@pytest.mark.parametrize("first, piece", [
+    (b"HTTP/1.0 200 OK\r\n\r\n", b" "),
+    (b"HTTP/1.0 200 OK\r\n", b"X: y\r\n"),
+    (b"HTTP/1.0 200 OK\r\nX: ", b"y"),
+], ids=["body", "headers", "one header"])
+def test_a_drip_is_given_up(server, tmp_path, module, monkeypatch, capsys, path, first, piece):
+    monkeypatch.setattr(module, "SLOW_SECONDS", 0.4)
+    server.raw[LIST if path == "the list" else path] = drip(first, piece)
+    assert call(module, server, tmp_path, "--tries", "1") == 1
+    err = capsys.readouterr().err
+    assert path in err and "127.0.0.1: slower than" in err
 
 
 def test_a_repository_that_is_not_there_is_told_from_a_bad_one(server, tmp_path):
