@@ -566,6 +566,13 @@ def test_the_token_goes_to_the_endpoint_only_and_is_never_printed(server, tmp_pa
     ("http://127.0.0.1:1", TOKEN + "\nX: y", "characters"),
     ("http://me:pass@127.0.0.1:1", "", "password"),
     ("ftp://127.0.0.1", "", "endpoint"),
+    ("http://127.0.0.1:abc", "", "endpoint"),
+    ("http://me:pass@127.0.0.1:abc", "", "'http://127.0.0.1:abc': the endpoint"),
+    ("http://127.0.0.1:99999", "", "endpoint"),
+    ("http://[x", "", "endpoint"),
+    ("http://", "", "endpoint"),
+    ("http://a..b", "", "endpoint"),
+    ("http://a b", "", "endpoint"),
 ])
 def test_endpoints_and_tokens_that_cannot_be_are_refused(tmp_path, url, token, says):
     done = subprocess.run([sys.executable, SCRIPT, REPO, "--out", tmp_path, "--mirror", url],
@@ -583,7 +590,72 @@ def test_names_in_the_index_that_are_no_file_names_are_refused(server, tmp_path,
     assert done.returncode == 1 and INDEX in done.stderr
     assert f"{ascii(name)} is not a file name inside the checkpoint" in done.stderr
     assert {p.name for p in tmp_path.iterdir()} == {"in"}
-    assert {p.name for p in (tmp_path / "in").iterdir()} == {".download.json", INDEX}
+    assert {p.name for p in (tmp_path / "in").iterdir()} == {".download.json"}
+
+
+DEEP = b"[" * 200_000
+NO_INTEGER = b'{"sha":"%s","siblings":[{"rfilename":"a","size":%s}]}' % (COMMIT.encode(), b"9" * 6000)
+
+
+@pytest.mark.parametrize("answer", [
+    DEEP, b'{"a":' * 200_000, NO_INTEGER, NO_INTEGER.replace(b"9" * 6000, b"9" * 30), b"[]", b"7",
+    b"", b"\xff\xfe", b"<html>", b'{"sha":null,"siblings":[]}', b'{"siblings":[[]]}',
+], ids=lambda a: ascii(a[:40]))
+def test_a_list_that_cannot_be_read_is_one_error(server, tmp_path, answer):
+    server.raw[LIST] = [b"HTTP/1.0 200 OK\r\n\r\n", answer]
+    done = fetch(server, tmp_path)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert "127.0.0.1" in done.stderr and "list" in done.stderr
+
+
+@pytest.mark.parametrize("options", [(), ("--dry-run",)], ids=str)
+@pytest.mark.parametrize("answer", [DEEP, b'{"weight_map":' + DEEP, b'{"weight_map":{"a":["x"]}}',
+                                    b"[]", b"\xff"], ids=lambda a: ascii(a[:20]))
+def test_an_index_that_cannot_be_read_is_one_error_and_does_not_stay(server, tmp_path, answer,
+                                                                     options):
+    server.files[INDEX] = answer
+    done = fetch(server, tmp_path, *options)
+    assert done.returncode == 1 and done.stderr.count(f"{INDEX}: no index of shards") == 1
+    assert {p.name for p in tmp_path.iterdir()} <= {".download.json"}
+    server.files = release()
+    (tmp_path / ".download.json").unlink(missing_ok=True)
+    assert fetch(server, tmp_path).returncode == 0
+
+
+BAD_HEADS = {
+    "retry after": (b"503 x\r\nRetry-After: \xb2\r\nContent-Length: 0", "says 503"),
+    "long retry after": (b"429 x\r\nRetry-After: " + b"9" * 5000, "says 429"),
+    "no redirect": (b"302 x\r\nLocation: http://[bad/", "malformed answer or redirect"),
+    "redirect port": (b"302 x\r\nLocation: http://127.0.0.1:99999999/", "malformed"),
+    "redirect label": (b"302 x\r\nLocation: http://a..b/", "malformed"),
+    "redirect control": (b"302 x\r\nLocation: http://a\x7f/", "malformed"),
+    "redirect file": (b"302 x\r\nLocation: file:///etc/passwd", "says 302"),
+    "chunk": (b"200 x\r\nTransfer-Encoding: chunked\r\n\r\nzzzz", "127.0.0.1"),
+    "range": (b"206 x\r\nContent-Range: bytes " + b"1" * 5000 + b"-" + b"2" * 5000 + b"/*", "sent"),
+    "range digits": (b"206 x\r\nContent-Range: bytes \xb2-\xb3/*", "sent"),
+    "garbage": (b"\0\1", "127.0.0.1"),
+}
+
+
+@pytest.mark.parametrize("head, says", BAD_HEADS.values(), ids=BAD_HEADS)
+@pytest.mark.parametrize("path", [LIST, SHARDS[0]])
+def test_a_head_that_cannot_be_read_is_one_error_of_one_file(server, tmp_path, path, head, says):
+    if path == LIST and b"206" in head:
+        return  # the list is not asked for in ranges: what comes is read as a list
+    server.raw[path] = [b"HTTP/1.1 " + head + b"\r\n\r\n"]
+    done = fetch(server, tmp_path, "--tries", "2")
+    assert done.returncode == 1 and says in done.stderr and "127.0.0.1" in done.stderr
+    if path == SHARDS[0]:
+        assert sorted(lines(tmp_path)) == SHARDS[1:]
+        assert f"  {SHARDS[0]}: " in done.stderr
+
+
+def test_a_size_in_other_digits_is_none(server, tmp_path):
+    server.lists = False
+    server.raw["config.json"] = [b"HTTP/1.0 200 OK\r\nX-Linked-Size: \xb2\r\n\r\n"]
+    done = fetch(server, tmp_path)
+    assert done.returncode == 1
+    assert "config.json: 127.0.0.1 does not say how long it is" in done.stderr
 
 
 def test_a_shard_that_only_the_index_knows_is_an_error(server, tmp_path):
