@@ -582,7 +582,8 @@ def test_endpoints_and_tokens_that_cannot_be_are_refused(tmp_path, url, token, s
 
 
 @pytest.mark.parametrize("name", ["../x.safetensors", "/etc/x", "", ".", "..", ".download-state",
-                                  "a\\b", "c:d", "e\x00f", "g\nh", "x.part", "y" * 256, 7, None])
+                                  "a\\b", "c:d", "e\x00f", "g\nh", "x.part", "y" * 256, 7, None, "a\x9b31mb", "a\x85b", "a\u202eb", "a\u2066b",
+                                  "a\u200fb", "a\ufeffb", "a\u2028b", "\ud800"], ids=ascii)
 def test_names_in_the_index_that_are_no_file_names_are_refused(server, tmp_path, name):
     server.files[INDEX] = json.dumps({"weight_map": {"t": name}}).encode()
     server.files[str(name)] = shard(5, 1000)
@@ -656,6 +657,48 @@ def test_a_size_in_other_digits_is_none(server, tmp_path):
     done = fetch(server, tmp_path)
     assert done.returncode == 1
     assert "config.json: 127.0.0.1 does not say how long it is" in done.stderr
+
+
+def test_what_servers_say_does_not_reach_the_terminal_as_it_is(server, tmp_path):
+    control = "\x9b31m"
+    server.files[f"a{control}"] = server.files["a\u202eb"] = b"never asked for"
+    server.raw[SHARDS[0]] = [b"HTTP/1.0 206 x\r\nContent-Range: \x9b31m\r\n\r\n"]
+    server.files["caf\xe9.json"] = b"{}"
+    done = fetch(server, tmp_path, "--tries", "2", env=environment(PYTHONIOENCODING="ascii"))
+    assert done.returncode == 1 and "\\x9b31m" in done.stderr and "caf\\xe9.json: done" in done.stdout
+    assert (done.stdout + done.stderr).isascii()
+    assert not any("never" in p.read_text("latin-1") for p in tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", [SHARDS[0] + ".part", "config.json.part", ".download-state",
+                                  ".download-sums", ".download.json.tmp"])
+@pytest.mark.parametrize("there", [True, False])
+def test_a_link_is_not_followed_out_of_the_directory(server, tmp_path, name, there):
+    out, outside = tmp_path / "in", tmp_path / "outside"
+    out.mkdir()
+    if there:
+        outside.write_bytes(b"mine")
+    (out / name).symlink_to(outside)
+    done = fetch(server, out)
+    assert done.returncode == 1 and name in done.stderr and "not a regular file" in done.stderr
+    assert outside.exists() == there and (not there or outside.read_bytes() == b"mine")
+
+
+def test_an_incomplete_shard_that_is_a_link_does_not_become_a_part(server, tmp_path):
+    out, outside = tmp_path / "in", tmp_path / "outside"
+    out.mkdir()
+    outside.write_bytes(server.files[SHARDS[0]][:100])
+    (out / SHARDS[0]).symlink_to(outside)
+    done = fetch(server, out)
+    assert done.returncode == 1 and f"{SHARDS[0]}: a symbolic link" in done.stderr
+    assert outside.read_bytes() == server.files[SHARDS[0]][:100] and (out / SHARDS[0]).is_symlink()
+
+
+@pytest.mark.parametrize("misdeed", [404, 503, "html"])
+def test_of_a_file_that_gave_nothing_nothing_is_left(server, tmp_path, misdeed):
+    server.plan["config.json"], server.forever = [misdeed], {"config.json"}
+    assert fetch(server, tmp_path, "--tries", "2").returncode == 1
+    assert not list(tmp_path.glob("*.part"))
 
 
 def test_a_shard_that_only_the_index_knows_is_an_error(server, tmp_path):
