@@ -229,7 +229,8 @@ def test_a_release_arrives_with_state_sums_and_pin(server, tmp_path):
     out = tmp_path / "new" / "k"
     assert done.returncode == 0, done.stderr
     assert_complete(server, out)
-    assert "everything is there and verified" in done.stdout
+    assert done.stdout.endswith("everything is there\n"
+                                "  6 files: hash compared now with the repository's\n")
     assert "\x1b" not in done.stdout and "total" in done.stdout
     pin = json.loads((out / ".download.json").read_text())
     assert pin["commit"] == COMMIT and pin["repository"] == REPO and pin["revision"] == "main"
@@ -357,6 +358,60 @@ def test_an_unlisted_whole_file_is_verified_or_fetched_again(server, tmp_path):
     assert fetch(server, tmp_path).returncode == 0
     assert server.asked(SHARDS[0]) == [] and server.asked(SHARDS[1]) == [None]
     assert_complete(server, tmp_path)
+
+
+def last_words(done):
+    assert done.returncode == 0, done.stderr
+    return done.stdout.partition("everything is there\n")[2].splitlines()
+
+
+def test_the_last_words_say_what_was_hashed_and_what_was_trusted(server, tmp_path):
+    now = "hash compared now with the repository's"
+    assert fetch(server, tmp_path).returncode == 0
+    words = last_words(fetch(server, tmp_path))
+    assert words[0] == f"  3 files: {now}" and len(words) == 2
+    assert words[1].startswith("  3 files: hashed by an earlier run, not read now")
+    assert last_words(fetch(server, tmp_path, "--rehash")) == [f"  6 files: {now}"]
+    assert last_words(fetch(server, tmp_path, "--check")) == [f"  6 files: {now}"]
+    os.utime(tmp_path / SHARDS[0])
+    words = last_words(fetch(server, tmp_path))
+    assert words[0] == f"  4 files: {now}" and words[1].startswith("  2 files: hashed by an earlier")
+    assert last_words(fetch(server, tmp_path))[0] == f"  3 files: {now}"
+
+
+def flip(path, keep_time):
+    before, data = path.stat().st_mtime_ns, bytearray(path.read_bytes())
+    data[70_000] ^= 1
+    path.write_bytes(data)
+    os.utime(path, ns=(before, before if keep_time else before + 1))
+
+
+def test_a_shard_that_changed_is_hashed_again_by_its_mtime_or_on_demand(server, tmp_path):
+    assert fetch(server, tmp_path).returncode == 0
+    flip(tmp_path / SHARDS[0], keep_time=True)
+    assert "hashed by an earlier run" in fetch(server, tmp_path).stdout
+    flip(tmp_path / SHARDS[1], keep_time=False)
+    done = fetch(server, tmp_path)
+    assert done.returncode == 1 and SHARDS[1] in done.stderr and SHARDS[0] not in done.stderr
+    done = fetch(server, tmp_path, "--rehash")
+    assert done.returncode == 1
+    assert all(f"{name}: in .download-state, but its SHA-256" in done.stderr for name in SHARDS[:2])
+
+
+@pytest.mark.parametrize("option", ["--rehash", "--check"])
+def test_without_hashes_of_the_server_those_of_the_first_run_are_compared(server, tmp_path, option):
+    server.hashes = False
+    assert last_words(fetch(server, tmp_path)) == ["  6 files: size only: the server gives no hash"]
+    flip(tmp_path / SHARDS[0], keep_time=True)
+    done = fetch(server, tmp_path, option)
+    assert done.returncode == 1 and SHARDS[0] in done.stderr and "of an earlier run" in done.stderr
+    (tmp_path / SHARDS[0]).unlink()
+    server.files[SHARDS[0]] = shard(77, len(server.files[SHARDS[0]]))
+    assert fetch(server, tmp_path).returncode == 0
+    sums = [line.split("  ") for line in lines(tmp_path, ".download-sums")]
+    assert sorted(sums, key=lambda s: s[1]) == [
+        [hashlib.sha256(server.files[name]).hexdigest(), name] for name in SHARDS]
+    assert fetch(server, tmp_path, option).returncode == 0
 
 
 def test_reclaimed_shards_are_fetched_only_when_asked_for(server, tmp_path):
@@ -778,7 +833,9 @@ def test_two_runs_in_one_directory_are_one_too_many(server, tmp_path):
 
 @pytest.mark.parametrize("argv", [[], ["x"], ["x", "--out"], ["../x", "--out", "o"],
                                   ["a/b", "--out", "o", "--jobs", "0"],
-                                  ["a/b", "--out", "o", "--dry-run", "--check"]])
+                                  ["a/b", "--out", "o", "--timeout", "nan"],
+                                  ["a/b", "--out", "o", "--dry-run", "--check"],
+                                  ["a/b", "--out", "o", "--check", "--rehash"]])
 def test_wrong_usage_ends_with_2(argv):
     done = subprocess.run([sys.executable, SCRIPT, *argv], capture_output=True, text=True)
     assert done.returncode == 2 and "usage:" in done.stderr
@@ -862,7 +919,7 @@ def test_stopped_before_any_lasting_step_the_next_run_completes(server, tmp_path
             call(module, server, out, "--jobs", "1")
         assert call(module, server, out) == 0
         assert_complete(server, out)
-    assert n == {"replace": 8, "append": 7}[step]
+    assert n == {"replace": 8, "append": 10}[step]
     capsys.readouterr()
 
 
