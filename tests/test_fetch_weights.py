@@ -693,6 +693,7 @@ BAD_HEADS = {
     "range": (b"206 x\r\nContent-Range: bytes " + b"1" * 5000 + b"-" + b"2" * 5000 + b"/*", "sent"),
     "range digits": (b"206 x\r\nContent-Range: bytes \xb2-\xb3/*", "sent"),
     "garbage": (b"\0\1", "127.0.0.1"),
+    "a long line": (b"y" * 60_000, "127.0.0.1"),
 }
 
 
@@ -704,6 +705,7 @@ def test_a_head_that_cannot_be_read_is_one_error_of_one_file(server, tmp_path, p
     server.raw[path] = [b"HTTP/1.1 " + head + b"\r\n\r\n"]
     done = fetch(server, tmp_path, "--tries", "2")
     assert done.returncode == 1 and says in done.stderr and "127.0.0.1" in done.stderr
+    assert max(map(len, done.stderr.splitlines())) < 500
     if path == SHARDS[0]:
         assert sorted(lines(tmp_path)) == SHARDS[1:]
         assert f"  {SHARDS[0]}: " in done.stderr
