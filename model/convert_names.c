@@ -7,7 +7,10 @@
 #include "expertfs/quantise.h"
 #include "model/weights.h"
 
-enum { NAME_BYTES = 256, SHAPE_BYTES = 64 };
+enum { NAME_BYTES = 256, SHAPE_BYTES = 64, DIM_MAX = 1 << 26 }; /* DIM_MAX: of the trunk's */
+
+/* Elements of a tensor of the trunk. */
+static const uint64_t TENSOR_MAX = 1ull << 40;
 
 static const char *const expert_module[] = {".block_sparse_moe.experts.", ".mlp.experts."};
 static const char *const expert_matrix[][MATRICES] = {
@@ -140,13 +143,52 @@ static bool is_vision(const char *name)
     return begins(name, "vision_tower.") || begins(name, "mm_projector.");
 }
 
+static const char *shape_text(char *text, const uint32_t *dim, unsigned rank)
+{
+    size_t used = 0;
+
+    text[0] = 0;
+    for (unsigned i = 0; i < rank && used < SHAPE_BYTES; i++)
+        used += (size_t)snprintf(text + used, SHAPE_BYTES - used, "%s%u", i ? "," : "", dim[i]);
+    return text;
+}
+
+/* Its dimensions and its elements can be counted from here on. */
+static int check_dimensions(const struct trunk_item *t, struct err *e)
+{
+    const struct source_tensor *s = t->source;
+    char shape[SHAPE_BYTES];
+    uint64_t n = 1;
+
+    for (unsigned d = 0; d < t->rank; d++) {
+        if (t->dim[d] < 1 || t->dim[d] > DIM_MAX || n > TENSOR_MAX / t->dim[d])
+            return err_set(e, ERR_LIMIT,
+                           "\"%s\" is [%s]: a dimension of the trunk has at most %d, a tensor "
+                           "2^40 elements",
+                           s->name,
+                           s->rank ? shape_text(shape, s->dim, s->rank)
+                                   : shape_text(shape, t->dim, t->rank),
+                           DIM_MAX);
+        n *= t->dim[d];
+    }
+    return 0;
+}
+
+/* a * b, or what check_dimensions refuses. */
+static uint32_t flat(uint32_t a, uint32_t b)
+{
+    uint64_t n = (uint64_t)a * b;
+
+    return n > DIM_MAX ? UINT32_MAX : (uint32_t)n;
+}
+
 /* The tower is kept at 8 bits, as matrices: at 4 bits along a kernel's last axis it is ruined. */
 static void place_vision(struct trunk_item *t)
 {
     if (t->rank == 4) {
-        t->dim[1] *= t->dim[2] * t->dim[3];
+        t->dim[1] = flat(t->dim[1], flat(t->dim[2], t->dim[3]));
     } else if (t->rank == 3) {
-        t->dim[0] *= t->dim[1];
+        t->dim[0] = flat(t->dim[0], t->dim[1]);
         t->dim[1] = t->dim[2];
     }
     if (t->rank > 2 || t->fmt != FMT_F32)
@@ -183,10 +225,13 @@ static int recall(struct trunk_item *t, const json_t *known, struct err *e)
     if (!t->rank || t->rank > 4)
         return err_set(e, ERR_IO, "\"%s\": its shard was reclaimed, and the trunk is not finished",
                        t->source->name);
-    for (unsigned d = 0; d < t->rank; d++)
-        t->dim[d] = (uint32_t)json_integer_value(json_array_get(shape, d));
+    for (unsigned d = 0; d < t->rank; d++) {
+        json_int_t n = json_integer_value(json_array_get(shape, d));
+
+        t->dim[d] = n < 0 || n > DIM_MAX ? 0 : (uint32_t)n;
+    }
     t->fmt = (int)json_integer_value(json_object_get(entry, "fmt"));
-    return 0;
+    return check_dimensions(t, e);
 }
 
 static int add_trunk(struct tensor_map *m, const struct checkpoint *c,
@@ -203,18 +248,10 @@ static int add_trunk(struct tensor_map *m, const struct checkpoint *c,
     if (!checkpoint_shard_present(c, source->shard))
         return recall(t, known, e);
     memcpy(t->dim, source->dim, sizeof(t->dim));
+    if (check_dimensions(t, e))
+        return e->code;
     choose_format(t, w);
-    return 0;
-}
-
-static const char *shape_text(char *text, const uint32_t *dim, unsigned rank)
-{
-    size_t used = 0;
-
-    text[0] = 0;
-    for (unsigned i = 0; i < rank && used < SHAPE_BYTES; i++)
-        used += (size_t)snprintf(text + used, SHAPE_BYTES - used, "%s%u", i ? "," : "", dim[i]);
-    return text;
+    return check_dimensions(t, e);
 }
 
 static int add_expert(struct tensor_map *m, const struct checkpoint *c, const struct hparams *hp,

@@ -40,7 +40,8 @@ static int read_all(int fd, char *out, size_t n)
 
 int release_file(char **bytes, size_t *n, int dirfd, const char *name, size_t most, struct err *e)
 {
-    int fd = openat(dirfd, name, O_RDONLY | O_CLOEXEC), bad;
+    /* Not blocking: a FIFO of that name must not hang the open. */
+    int fd = openat(dirfd, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY), bad;
     struct stat st;
     char *text;
 
@@ -57,7 +58,10 @@ int release_file(char **bytes, size_t *n, int dirfd, const char *name, size_t mo
     }
     if (!S_ISREG(st.st_mode) || (uint64_t)st.st_size > most) {
         close(fd);
-        return err_set(e, ERR_LIMIT, "%s: not a file of at most %zu bytes", name, most);
+        if (!S_ISREG(st.st_mode))
+            return err_set(e, ERR_IO, "%s: not a regular file", name);
+        return err_set(e, ERR_LIMIT, "%s: %lld bytes, more than %zu", name, (long long)st.st_size,
+                       most);
     }
     text = malloc((size_t)st.st_size + 1);
     bad = text ? read_all(fd, text, (size_t)st.st_size) : ENOMEM;

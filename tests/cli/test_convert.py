@@ -3,6 +3,8 @@ recomputed here from its published recipe alone."""
 
 import filecmp
 import json
+import math
+import os
 import random
 import re
 import shutil
@@ -523,7 +525,40 @@ def test_a_value_that_is_not_finite_is_named(tmp_path):
     assert not (tmp_path / "x" / "manifest.json").exists()
 
 
+def add_sparse(source, name, dtype, shape, n_bytes):
+    """One more shard, with a tensor that takes no room on the disk."""
+    header = json.dumps({name: {"dtype": dtype, "shape": shape,
+                                "data_offsets": [0, n_bytes]}}).encode()
+    with open(source / "sparse.safetensors", "wb") as f:
+        f.write(len(header).to_bytes(8, "little") + header)
+        f.truncate(8 + len(header) + n_bytes)
+    path = source / "model.safetensors.index.json"
+    index = json.loads(path.read_text())
+    index["weight_map"][name] = "sparse.safetensors"
+    path.write_text(json.dumps(index))
+
+
+@pytest.mark.parametrize("shape", [[1, 1, 65536, 65536], [1, 3, 65536, 43691], [65536, 65536, 1],
+                                   [1 << 27, 8]])
+def test_dimensions_whose_product_has_no_room_are_refused(source, tmp_path, shape):
+    name = "vision_tower.patch_embed.extra.weight"
+    try:
+        add_sparse(source, name, "F16", shape, 2 * math.prod(shape))
+    except OSError:
+        pytest.skip("the file system has no room for a sparse file of 17 GB")
+    refused(source, tmp_path, name, ",".join(map(str, shape)), check=6)
+
+
 # ---- the small files ----
+
+@pytest.mark.parametrize("name", ["tiktoken.model", "tokenizer_config.json", "generation_config.json",
+                                  "preprocessor_config.json", "chat_template.jinja", "config.json"])
+def test_a_fifo_in_a_files_place_is_named_and_hangs_nothing(source, tmp_path, name):
+    (source / name).unlink(missing_ok=True)
+    os.mkfifo(source / name)
+    detail = waste_error("convert", "--src", source, "--out", tmp_path / "x", check=1)["detail"]
+    assert f"{name}: not a regular file" in detail
+
 
 def test_a_chat_format_is_never_overwritten(small, tmp_path):
     out = tmp_path / "x"
