@@ -537,7 +537,9 @@ static bool unfinished(int dirfd)
     while (!found && (entry = readdir(d))) {
         size_t n = strlen(entry->d_name);
 
-        found = (n > 4 && !strcmp(entry->d_name + n - 4, ".tmp")) ||
+        found = !strcmp(entry->d_name, "waste-convert.json") ||
+                !strcmp(entry->d_name, "waste-synth.json") ||
+                (n > 4 && !strcmp(entry->d_name + n - 4, ".tmp")) ||
                 (n > 4 && !strncmp(entry->d_name, "codebooks-L", 11) &&
                  !strcmp(entry->d_name + n - 4, ".bin"));
     }

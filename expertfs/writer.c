@@ -311,7 +311,7 @@ bool writer_codebooks_keep(struct writer *w, unsigned layer)
     int fd;
 
     part_name(name, layer);
-    fd = is_moe(w, layer) ? openat(w->out.fd, name, O_RDONLY | O_CLOEXEC) : -1;
+    fd = is_moe(w, layer) ? openat(w->out.fd, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
     sound = part && fd >= 0 && writer_file_bytes(w, name) == bytes &&
             pread(fd, part, bytes, 0) == (ssize_t)bytes;
     for (unsigned i = 0; i < n && sound; i++)
@@ -358,7 +358,7 @@ bool writer_bank_keep(struct writer *w, unsigned layer)
     int fd;
 
     bank_name(name, layer);
-    fd = openat(w->out.fd, name, O_RDONLY | O_CLOEXEC);
+    fd = openat(w->out.fd, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     sound =
         bytes && fd >= 0 && writer_file_bytes(w, name) == (uint64_t)w->n_experts * w->record.bytes;
     for (unsigned i = 0; i < 2 && sound; i++) {
