@@ -10,19 +10,51 @@
 
 enum { STATE_BYTES = 64 << 20 };
 
+/* A member that only one of the two objects has, or with another value; NULL: they are equal, or
+ * `theirs` is no object. */
+static const char *first_difference(const json_t *theirs, const json_t *ours)
+{
+    const json_t *side[2] = {ours, theirs};
+
+    for (unsigned i = 0; i < 2 && json_is_object(theirs); i++) {
+        const char *key;
+        json_t *value;
+
+        json_object_foreach((json_t *)(uintptr_t)side[i], key, value)
+        {
+            if (!json_equal(value, json_object_get(side[1 - i], key)))
+                return key;
+        }
+    }
+    return NULL;
+}
+
+static char *value_text(const json_t *value)
+{
+    return value ? json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_ENSURE_ASCII) : NULL;
+}
+
 static int same_work(const char *dir, const json_t *state, const char *member,
                      const json_t *identity, const char *otherwise, struct err *e)
 {
     const json_t *theirs = json_object_get(state, member);
-    char *text;
+    const char *key;
+    char *a, *b;
 
     if (theirs && json_equal(theirs, identity))
         return 0;
-    text = theirs ? json_dumps(theirs, 0) : NULL;
+    key = first_difference(theirs, identity);
+    if (!key)
+        return err_set(e, ERR_ARG, "%s: holds a container made %s; choose another directory", dir,
+                       otherwise);
+    a = value_text(json_object_get(theirs, key));
+    b = value_text(json_object_get(identity, key));
     err_set(e, ERR_ARG,
-            "%s: holds a container made of other parameters (%.200s); choose another directory",
-            dir, text ? text : otherwise);
-    free(text);
+            "%s: holds a container made of other parameters: %.40s is %.100s there and %.100s "
+            "here; choose another directory",
+            dir, key, a ? a : "nothing", b ? b : "nothing");
+    free(a);
+    free(b);
     return e->code;
 }
 

@@ -16,11 +16,14 @@
 #include "expertfs/quantise.h"
 #include "expertfs/row_stream.h"
 #include "expertfs/unfinished.h"
+#include "model/convert_shards.h"
 #include "model/rvq_encode.h"
 #include "model/work.h"
 
-/* What an interrupted run was making; its `member` is in the manifest afterwards. */
+/* What an interrupted run was making; its `member` is in the manifest afterwards, and the list of
+ * what it was made of. */
 static const char state_file[] = "waste-convert.json", member[] = "waste_convert";
+static const char shards_member[] = "waste_convert_shards";
 
 enum { VERSION = 1 }; /* of fitting and encoding: another version may give other bytes */
 enum { STAGES = 3, ENTRIES = 256, INDEX_BITS = 8, TRUNK_BITS = 4, SAMPLE = 12 };
@@ -42,7 +45,7 @@ struct convert {
     struct hparams hp;
     struct tensor_map map;
     struct record_layout layout;
-    json_t *identity;
+    json_t *identity, *shards; /* convert_shards.h */
     struct unfinished before;
     struct reclaim *reclaim;
     struct writer *writer;
@@ -89,7 +92,8 @@ static int read_release(struct convert *cv, struct err *e)
     return bad ? e->code : 0;
 }
 
-/* What the bytes depend on: the source, and how it is converted. */
+/* What the bytes depend on, beside the weights (cv->shards): configuration and names, and how it is
+ * converted. */
 static int name_it(struct convert *cv, struct err *e)
 {
     const struct convert_options *o = &cv->o;
@@ -115,6 +119,8 @@ static int name_it(struct convert *cv, struct err *e)
 
 static int look_at_directory(struct convert *cv, struct err *e)
 {
+    const json_t *known = NULL;
+
     if (unfinished_look(&cv->before, cv->o.dir, state_file, member, cv->identity,
                         "not by waste convert", e))
         return e->code;
@@ -122,7 +128,11 @@ static int look_at_directory(struct convert *cv, struct err *e)
         return err_set(e, ERR_ARG, "%s: no unfinished conversion is there", cv->o.dir);
     cv->plan.unfinished = cv->before.found == FOUND_UNFINISHED;
     cv->plan.complete = cv->before.found == FOUND_SEALED;
-    return 0;
+    if (cv->before.state) {
+        known = json_object_get(cv->before.state, shards_member);
+        known = known ? known : json_null();
+    }
+    return shards_identify(&cv->shards, cv->source, cv->dirfd, known, cv->o.dir, e);
 }
 
 static uint64_t item_row_bytes(const struct trunk_item *t, uint64_t *rows)
@@ -200,7 +210,7 @@ int convert_open(struct convert **out, const struct convert_options *o, struct e
              !tensor_map_init(&cv->map, cv->source, &cv->release, &cv->hp, &w,
                               json_object_get(cv->before.state, "trunk"), e) &&
              !make_plan(cv, e) &&
-             !reclaim_open(&cv->reclaim, cv->source, &cv->map, o->dir, o->reclaim, e)) {
+             !reclaim_open(&cv->reclaim, cv->source, &cv->map, cv->shards, o->dir, o->reclaim, e)) {
         *out = cv;
         return 0;
     }
@@ -231,6 +241,7 @@ void convert_close(struct convert *cv)
     free(cv->span);
     json_decref(cv->before.state);
     json_decref(cv->identity);
+    json_decref(cv->shards);
     tensor_map_release(&cv->map);
     release_release(&cv->release);
     if (cv->dirfd >= 0)
@@ -611,8 +622,8 @@ static int check_shards(const struct convert *cv, struct err *e)
 /* The trunk's list as well: with its shards gone, nobody else knows the shapes. */
 static int write_state(struct convert *cv, struct err *e)
 {
-    json_t *list = json_array(),
-           *state = json_pack("{s:O, s:o}", member, cv->identity, "trunk", list);
+    json_t *list = json_array(), *state = json_pack("{s:O, s:O, s:o}", member, cv->identity,
+                                                    shards_member, cv->shards, "trunk", list);
     char *text;
     int bad;
 
@@ -705,7 +716,7 @@ static int make_all(struct convert *cv, struct err *e)
     for (unsigned l = cv->map.first_dense; cv->map.n_experts && l < cv->map.n_layers; l++)
         if (make_layer(cv, l, e))
             return e->code;
-    extra = json_pack("{s:O}", member, cv->identity);
+    extra = json_pack("{s:O, s:O}", member, cv->identity, shards_member, cv->shards);
     bad = writer_finish(cv->writer, extra, e);
     json_decref(extra);
     if (!bad)

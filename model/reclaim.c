@@ -8,6 +8,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "model/convert_shards.h"
+
 static const char ledger[] = ".reclaimed";
 
 struct consumers { /* who still needs a shard */
@@ -16,6 +18,7 @@ struct consumers { /* who still needs a shard */
 
 struct reclaim {
     struct checkpoint *c;
+    const json_t *prints;
     enum reclaim_mode mode;
     int dirfd;
     struct consumers *shard;
@@ -103,7 +106,7 @@ static void note_consumers(struct reclaim *r, const struct tensor_map *m)
 }
 
 int reclaim_open(struct reclaim **out, struct checkpoint *c, const struct tensor_map *m,
-                 const char *container, enum reclaim_mode mode, struct err *e)
+                 const json_t *prints, const char *container, enum reclaim_mode mode, struct err *e)
 {
     struct reclaim *r = calloc(1, sizeof(*r));
 
@@ -111,6 +114,7 @@ int reclaim_open(struct reclaim **out, struct checkpoint *c, const struct tensor
         return err_set(e, ERR_NOMEM, "reclaim");
     r->dirfd = -1;
     r->c = c;
+    r->prints = prints;
     r->mode = mode;
     if (mode != RECLAIM_OFF) {
         r->n_shards = checkpoint_n_shards(c);
@@ -168,7 +172,7 @@ static int delete_shard(struct reclaim *r, unsigned i, struct err *e)
     if (fstatat(r->dirfd, name, &st, AT_SYMLINK_NOFOLLOW))
         return err_sys(e, errno, "%s/%s", checkpoint_dir(r->c), name);
     if (r->mode == RECLAIM_ON) {
-        if (write_ledger(r, name, e))
+        if (shards_check_one(r->prints, r->dirfd, name, e) || write_ledger(r, name, e))
             return e->code;
         checkpoint_shard_close(r->c, i); /* a file that is open keeps its room on the disk */
         if (unlinkat(r->dirfd, name, 0))

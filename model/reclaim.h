@@ -14,14 +14,16 @@ enum reclaim_mode { RECLAIM_OFF, RECLAIM_DRY, RECLAIM_ON };
 
 struct reclaim;
 
-/* RECLAIM_OFF: nothing is ever deleted. The checkpoint and the map must outlive it. ERR_ARG: source
- * and container lie in each other, or a shard is a symbolic link (deleting it frees nothing). */
+/* RECLAIM_OFF: nothing is ever deleted. Checkpoint, map and prints, the shards' fingerprints
+ * (convert_shards.h), must outlive it. ERR_ARG: source and container lie in each other, or a shard
+ * is a symbolic link (deleting it frees nothing). */
 int reclaim_open(struct reclaim **out, struct checkpoint *c, const struct tensor_map *m,
-                 const char *container, enum reclaim_mode mode, struct err *e);
+                 const json_t *prints, const char *container, enum reclaim_mode mode,
+                 struct err *e);
 void reclaim_close(struct reclaim *r); /* NULL-safe */
 
 /* This consumer is done, whether now or by an earlier run: delete (or with RECLAIM_DRY, count) what
- * nobody else needs. ERR_IO. */
+ * nobody else needs. ERR_IO: also when a shard is no longer the one that was converted. */
 int reclaim_trunk(struct reclaim *r, struct err *e);
 int reclaim_layer(struct reclaim *r, unsigned layer, struct err *e);
 

@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 import oracle_checkpoint as och  # noqa: E402
 import oracle_container as oc  # noqa: E402
 
-STATE = "waste-convert.json"
+STATE, SHARDS = "waste-convert.json", "waste_convert_shards"
 PATCH = "vision_tower.patch_embed.proj.weight"
 # Large enough for every format of the trunk, with partial groups.
 WIDE = {"kimi-linear": {"hidden_size": 264, "intermediate_size": 320},
@@ -80,9 +80,13 @@ def manifest(path):
     return json.loads((path / "manifest.json").read_text("ascii"))
 
 
-def same_files(a, b):
+def same_files(a, b, same_shards=True):
     names = sorted(p.name for p in Path(a).iterdir())
     assert names == sorted(p.name for p in Path(b).iterdir())
+    if not same_shards:  # the list of them is all that may differ
+        names.remove("manifest.json")
+        one, other = manifest(a), manifest(b)
+        assert one.pop(SHARDS) != other.pop(SHARDS) and one == other
     _, different, errors = filecmp.cmpfiles(a, b, names, shallow=False)
     assert not different and not errors, different + errors
 
@@ -313,7 +317,7 @@ def test_threads_and_one_file_make_no_difference(small, tmp_path):
     for i, (src, jobs) in enumerate([(small / "k3", 1), (small / "k3", 5),
                                      (tmp_path / "single", 2)]):
         waste("convert", "--src", src, "--out", tmp_path / str(i), "--jobs", jobs, check=0)
-        same_files(small / "k3.waste", tmp_path / str(i))
+        same_files(small / "k3.waste", tmp_path / str(i), same_shards=src == small / "k3")
 
 
 def test_killed_anywhere_and_run_again_it_ends_the_same(small, tmp_path):
@@ -400,7 +404,7 @@ def test_a_full_disk_leaves_what_is_finished_and_says_what_it_needs(two_layers, 
 def test_codebooks_without_their_bank_and_a_bank_without_its_codebooks(small, tmp_path):
     out = tmp_path / "x"
     shutil.copytree(small / "k3.waste", out)
-    state = {"waste_convert": manifest(out)["waste_convert"], "trunk": []}
+    state = {key: manifest(out)[key] for key in ("waste_convert", SHARDS)}
     codebooks = (out / "codebooks.bin").read_bytes()
     part = 9 * (16 + 2 * 256 * 8)
     (out / STATE).write_text(json.dumps(state))
@@ -590,6 +594,82 @@ def test_a_release_may_lack_everything_but_weights(source, tmp_path):
     assert (tmp_path / "x" / "chat.json").exists()  # no list: believed
 
 
+# ---- another release of the same shape ----
+
+@pytest.fixture(scope="session")
+def other_release(tmp_path_factory):
+    """Of the configuration, names and shapes of `small`, with other weights."""
+    top = tmp_path_factory.mktemp("other")
+    och.write_checkpoint("k3", top / "k3", seed=99)
+    return top / "k3"
+
+
+def stop_in_layer(source, layer):
+    """Make a value of this layer not finite: returns what undoes it."""
+    name = f"language_model.model.layers.{layer}.block_sparse_moe.experts.0.w1.weight_scale"
+    shard = source / shard_of(source, name)
+    before = shard.read_bytes()
+    n = int.from_bytes(before[:8], "little")
+    at = 8 + n + json.loads(before[8:8 + n])[name]["data_offsets"][0]
+    shard.write_bytes(before[:at] + b"\xff" + before[at + 1:])
+    return lambda: shard.write_bytes(before)
+
+
+def test_a_finished_container_is_not_another_releases(small, other_release):
+    detail = waste_error("convert", "--src", other_release, "--out", small / "k3.waste",
+                         "--reclaim", "on", check=2)["detail"]
+    assert "another release" in detail and "model-00001-of-00003.safetensors" in detail
+    prints = manifest(small / "k3.waste")[SHARDS]
+    assert prints["model-00001-of-00003.safetensors"]["crc"] in detail
+    assert len(list(other_release.glob("*.safetensors"))) == 3
+
+
+def unfinished(source, out, *args):
+    """A conversion that ended in layer 6."""
+    undo = stop_in_layer(source, 6)
+    waste("convert", "--src", source, "--out", out, *args, check=4)
+    assert (out / STATE).exists() and (out / "experts-L1.bin").exists()
+    return undo
+
+
+def test_an_unfinished_container_goes_on_with_its_own_release_only(source, small, other_release,
+                                                                   tmp_path):
+    out, whole = tmp_path / "x", Path(shutil.copytree(source, tmp_path / "whole"))
+    before = {p.name: p.read_bytes() for p in source.iterdir()}
+    unfinished(source, out)
+    kept = {p.name: p.stat().st_mtime_ns for p in out.iterdir()}
+    for src in (other_release, whole):  # the second: one shard has changed
+        detail = waste_error("convert", "--src", src, "--out", out, "--reclaim", "on",
+                             check=2)["detail"]
+        assert "another release" in detail and ".safetensors has" in detail
+        assert len(list(src.glob("*.safetensors"))) == 3
+    assert kept == {p.name: p.stat().st_mtime_ns for p in out.iterdir()}
+    assert {n for n in before if (source / n).read_bytes() != before[n]}
+
+
+def test_a_list_of_shards_is_asked_for(small, tmp_path):
+    out = Path(shutil.copytree(small / "k3.waste", tmp_path / "x"))
+    m = manifest(out)
+    for shards, words in ((None, "does not say"), ({"a": {}, "b": {}, "c": {}}, "without a shard"),
+                          ({**m[SHARDS], "d": {}}, "of 4 shards")):
+        (out / "manifest.json").write_text(json.dumps({**m, SHARDS: shards}))
+        assert words in waste_error("convert", "--src", small / "k3", "--out", out,
+                                    check=2)["detail"]
+
+
+def test_each_parameter_that_differs_is_named_with_both_values(small):
+    args = ["convert", "--src", small / "k3", "--out", small / "k3.waste"]
+    for more, words in ((["--stages", "2"], "stages is 3 there and 2 here"),
+                        (["--sample", "5"], "sample is 12 there and 5 here"),
+                        (["--trunk-bits", "8"], "trunk_bits is 4 there and 8 here")):
+        assert words in waste_error(*args, *more, check=2)["detail"]
+
+
+def test_killed_before_its_first_bank_it_is_called_unfinished(tmp_path):
+    (tmp_path / STATE).write_text("{}")
+    assert "unfinished conversion" in waste_error("info", tmp_path, check=1)["detail"]
+
+
 # ---- source shards that go while they are converted ----
 
 def test_reclaim_dry_deletes_nothing(source, small, tmp_path):
@@ -625,7 +705,7 @@ def test_reclaim_survives_kills(small, tmp_path):
                 child.kill()
                 child.wait()
         waste(*args[1:], check=0)
-        same_files(small / "k3.waste", out)
+        same_files(small / "k3.waste", out, same_shards=False)
         assert not list(source.glob("*.safetensors"))
         shutil.rmtree(out)
         shutil.rmtree(source)
