@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <libdeflate.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +20,7 @@
 #include "expertfs/quantise.h"
 #include "storage/file.h"
 
-enum { NAME_BYTES = OUT_NAME_BYTES, MANY_ROWS_BYTES = 1 << 20 };
+enum { NAME_BYTES = OUT_NAME_BYTES, MANY_ROWS_BYTES = 1 << 20, PART_CRC = 4 };
 
 struct tensor {
     char *name;
@@ -52,7 +53,8 @@ struct writer {
     struct tensor *tensor;
     unsigned n_tensors, tensor_room;
     uint64_t trunk_bytes;
-    uint8_t *codebooks; /* the file's image */
+    atomic_uint_fast64_t trunk_sum; /* of the rows written so far */
+    uint8_t *codebooks;             /* the file's image */
     size_t codebook_record, codebooks_bytes;
     bool *codebook_given;
     struct bank_state bank[FORMAT_LAYERS_MAX];
@@ -151,10 +153,68 @@ bool writer_trunk_keep(struct writer *w)
 int writer_trunk_begin(struct writer *w, struct err *e)
 {
     assert(w->trunk_fd < 0 && !w->trunk_done);
+    atomic_store(&w->trunk_sum, 0);
     if (out_create(&w->out, "trunk.bin", 0, &w->trunk_fd, e) ||
         out_reserve(&w->out, w->trunk_fd, w->trunk_bytes, "trunk.bin", e))
         return err_wrap(e, "%s", w->dir);
     return 0;
+}
+
+/* Whatever the order in which rows are written: the sum of a CRC-32 of each row and its place. */
+static uint64_t rows_sum(const struct tensor *t, uint64_t row, uint64_t n, const uint8_t *codes,
+                         const uint8_t *scales)
+{
+    uint64_t scale_row = 2 * (uint64_t)t->groups, sum = 0;
+
+    for (uint64_t i = 0; i < n; i++) {
+        uint8_t place[8];
+        uint32_t crc;
+
+        store_le64(place, t->off + (row + i) * t->row_bytes);
+        crc = libdeflate_crc32(0, place, sizeof(place));
+        crc = libdeflate_crc32(crc, codes + i * t->row_bytes, t->row_bytes);
+        if (scale_row)
+            crc = libdeflate_crc32(crc, scales + i * scale_row, scale_row);
+        sum += crc;
+    }
+    return sum;
+}
+
+uint64_t writer_trunk_sum(const struct writer *w)
+{
+    return atomic_load(&w->trunk_sum);
+}
+
+int writer_trunk_read_sum(const struct writer *w, unsigned id, uint64_t *sum, struct err *e)
+{
+    const struct tensor *t = &w->tensor[id];
+    uint64_t scale_row = 2 * (uint64_t)t->groups, unit = t->row_bytes + scale_row;
+    uint64_t at_once = unit < MANY_ROWS_BYTES ? MANY_ROWS_BYTES / unit : 1;
+    uint8_t *rows = malloc(at_once * unit);
+    struct file f;
+    int bad = 0;
+
+    if (!rows)
+        return err_set(e, ERR_NOMEM, "trunk: \"%s\"", t->name);
+    if (file_open(&f, w->out.fd, "trunk.bin", false, e)) {
+        free(rows);
+        return err_wrap(e, "%s", w->dir);
+    }
+    *sum = 0;
+    for (uint64_t row = 0; row < t->rows && !bad; row += at_once) {
+        uint64_t n = t->rows - row < at_once ? t->rows - row : at_once;
+        uint8_t *scales = rows + n * t->row_bytes;
+
+        bad =
+            file_read(&f, rows, n * t->row_bytes, t->off + row * t->row_bytes, e) ||
+            (scale_row && file_read(&f, scales, n * scale_row, t->scale_off + row * scale_row, e));
+        if (!bad)
+            *sum += rows_sum(t, row, n, rows, scales);
+    }
+    posix_fadvise(f.buffered, (off_t)t->off, (off_t)t->bytes, POSIX_FADV_DONTNEED);
+    file_close(&f);
+    free(rows);
+    return bad ? err_wrap(e, "%s: tensor \"%s\"", w->dir, t->name) : 0;
 }
 
 static int trunk_write(struct writer *w, struct tensor *t, uint64_t row, uint64_t n,
@@ -167,6 +227,7 @@ static int trunk_write(struct writer *w, struct tensor *t, uint64_t row, uint64_
         out_write(&w->out, w->trunk_fd, scale, n * scale_row, t->scale_off + row * scale_row,
                   "trunk.bin", e))
         return err_wrap(e, "%s: tensor \"%s\"", w->dir, t->name);
+    atomic_fetch_add(&w->trunk_sum, rows_sum(t, row, n, codes, (const uint8_t *)scale));
     out_start_writeback(w->trunk_fd, t->off + row * t->row_bytes, n * t->row_bytes);
     if (atomic_fetch_add(&t->written, n) + n == t->rows &&
         out_settle(&w->out, w->trunk_fd, t->off, t->bytes, "trunk.bin", e))
@@ -276,17 +337,22 @@ static void part_name(char *out, unsigned layer)
 
 int writer_codebooks_part(struct writer *w, unsigned layer, struct err *e)
 {
-    size_t n = MATRICES * w->stages;
+    size_t n = MATRICES * w->stages, bytes = n * w->codebook_record;
     unsigned base = writer_codebook_base(w, layer);
+    uint8_t *part = malloc(bytes + PART_CRC);
     char name[NAME_BYTES];
+    int bad;
 
     for (unsigned i = 0; i < n; i++)
         assert(w->codebook_given[base + i]);
+    if (!part)
+        return err_set(e, ERR_NOMEM, "%zu codebooks", n);
+    memcpy(part, w->codebooks + base * w->codebook_record, bytes);
+    store_le32(part + bytes, libdeflate_crc32(0, part, bytes));
     part_name(name, layer);
-    if (out_file(&w->out, name, w->codebooks + base * w->codebook_record, n * w->codebook_record,
-                 e))
-        return err_wrap(e, "%s", w->dir);
-    return 0;
+    bad = out_file(&w->out, name, part, bytes + PART_CRC, e);
+    free(part);
+    return bad ? err_wrap(e, "%s", w->dir) : 0;
 }
 
 /* As writer_codebook makes it? */
@@ -305,15 +371,16 @@ bool writer_codebooks_keep(struct writer *w, unsigned layer)
 {
     size_t n = MATRICES * w->stages, bytes = n * w->codebook_record;
     unsigned base = writer_codebook_base(w, layer);
-    uint8_t *part = malloc(bytes);
+    uint8_t *part = malloc(bytes + PART_CRC);
     char name[NAME_BYTES];
     bool sound;
     int fd;
 
     part_name(name, layer);
     fd = is_moe(w, layer) ? openat(w->out.fd, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
-    sound = part && fd >= 0 && writer_file_bytes(w, name) == bytes &&
-            pread(fd, part, bytes, 0) == (ssize_t)bytes;
+    sound = part && fd >= 0 && writer_file_bytes(w, name) == bytes + PART_CRC &&
+            pread(fd, part, bytes + PART_CRC, 0) == (ssize_t)(bytes + PART_CRC) &&
+            load_le32(part + bytes) == libdeflate_crc32(0, part, bytes);
     for (unsigned i = 0; i < n && sound; i++)
         sound = sound_codebook(w, part + i * w->codebook_record, base + i);
     if (sound) {

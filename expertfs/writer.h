@@ -51,7 +51,8 @@ int writer_trunk_add(struct writer *w, unsigned *id, const char *name, int fmt, 
 /* Bytes of the trunk as listed so far. */
 uint64_t writer_trunk_bytes(const struct writer *w);
 /* Is a trunk.bin of exactly this size there, from a run that was interrupted? Then it is kept, and
- * no rows are to be written. */
+ * no rows are to be written. What is in it writer_trunk_read_sum tells, and writer_bank_check of a
+ * bank. */
 bool writer_trunk_keep(struct writer *w);
 int writer_trunk_begin(struct writer *w, struct err *e);
 /* Rows [row, row + n) as codes[n][row bytes] and scale[n][groups] (NULL for F32). Each row once. */
@@ -62,6 +63,10 @@ int writer_trunk_f32(struct writer *w, unsigned id, uint64_t row, uint64_t n, co
                      struct err *e);
 /* Every row is written: sync and rename. */
 int writer_trunk_end(struct writer *w, struct err *e);
+/* A checksum of all rows that were written, and what one tensor of a finished trunk.bin adds to it
+ * when it is read back: any thread, and the tensors' sums make up the whole. */
+uint64_t writer_trunk_sum(const struct writer *w);
+int writer_trunk_read_sum(const struct writer *w, unsigned id, uint64_t *sum, struct err *e);
 
 /* One stage of one matrix: f16 [entries][8]. Kept in memory until writer_finish. ERR_CORRUPT: an
  * entry is not finite. */
@@ -69,7 +74,8 @@ int writer_codebook(struct writer *w, unsigned layer, enum matrix m, unsigned st
                     const uint16_t *entries, struct err *e);
 unsigned writer_codebook_base(const struct writer *w, unsigned layer);
 /* The layer's codebooks are all given: keep them in a file of their own, codebooks-L{n}.bin, until
- * writer_finish has merged and removed it. For makers that cannot make them again at once. */
+ * writer_finish has merged and removed it, with a CRC-32 behind them. For makers that cannot make
+ * them again at once. */
 int writer_codebooks_part(struct writer *w, unsigned layer, struct err *e);
 /* Is such a file there, whole, from a run that was interrupted? Then its codebooks are given. */
 bool writer_codebooks_keep(struct writer *w, unsigned layer);

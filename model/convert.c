@@ -46,6 +46,8 @@ struct convert {
     struct tensor_map map;
     struct record_layout layout;
     json_t *identity, *shards; /* convert_shards.h */
+    char trunk_sum[24];        /* of the finished trunk, hexadecimal; "": it is not finished */
+    atomic_uint_fast64_t sum_read;
     struct unfinished before;
     struct reclaim *reclaim;
     struct writer *writer;
@@ -129,6 +131,9 @@ static int look_at_directory(struct convert *cv, struct err *e)
     cv->plan.unfinished = cv->before.found == FOUND_UNFINISHED;
     cv->plan.complete = cv->before.found == FOUND_SEALED;
     if (cv->before.state) {
+        const char *sum = json_string_value(json_object_get(cv->before.state, "trunk_sum"));
+
+        snprintf(cv->trunk_sum, sizeof(cv->trunk_sum), "%s", sum ? sum : "");
         known = json_object_get(cv->before.state, shards_member);
         known = known ? known : json_null();
     }
@@ -273,6 +278,33 @@ static int work_streamed(struct convert *cv, unsigned n, unsigned each, work_fn 
     return bad;
 }
 
+/* The trunk's list as well: with its shards gone, nobody else knows the shapes. */
+static int write_state(struct convert *cv, struct err *e)
+{
+    json_t *list = json_array(),
+           *state = json_pack("{s:O, s:O, s:s, s:o}", member, cv->identity, shards_member,
+                              cv->shards, "trunk_sum", cv->trunk_sum, "trunk", list);
+    char *text;
+    int bad;
+
+    for (unsigned i = 0; i < cv->map.n_trunk && state; i++) {
+        const struct trunk_item *t = &cv->map.trunk[i];
+        json_t *shape = json_array();
+
+        for (unsigned d = 0; d < t->rank; d++)
+            json_array_append_new(shape, json_integer(t->dim[d]));
+        json_array_append_new(
+            list, json_pack("{s:s, s:i, s:o}", "name", t->name, "fmt", t->fmt, "shape", shape));
+    }
+    text = state ? json_dumps(state, JSON_COMPACT) : NULL;
+    json_decref(state);
+    if (!text)
+        return err_set(e, ERR_NOMEM, "%s", state_file);
+    bad = writer_side_file(cv->writer, state_file, text, strlen(text), e);
+    free(text);
+    return bad;
+}
+
 /* ---- the trunk ---- */
 
 static int list_trunk(struct convert *cv, struct err *e)
@@ -330,16 +362,104 @@ static void span_chunks(struct convert *cv)
     }
 }
 
+/* A tensor whose shard is gone, or NULL. */
+static const struct source_tensor *trunk_gone(const struct convert *cv)
+{
+    for (unsigned i = 0; i < cv->map.n_trunk; i++)
+        if (!is_present(cv, cv->map.trunk[i].source))
+            return cv->map.trunk[i].source;
+    return NULL;
+}
+
+static const struct source_tensor *layer_gone(const struct convert *cv, unsigned layer)
+{
+    for (unsigned i = 0; i < cv->map.n_experts * MATRICES; i++) {
+        const struct source_tensor *t =
+            tensor_map_expert(&cv->map, layer, i / MATRICES, i % MATRICES);
+
+        if (!is_present(cv, t))
+            return t;
+    }
+    return NULL;
+}
+
+/* The file of an earlier run is damaged: it goes, unless it cannot be made again. */
+static int discard(struct convert *cv, const char *name, const struct source_tensor *gone,
+                   struct err *e)
+{
+    uint64_t bytes = writer_file_bytes(cv->writer, name);
+
+    if (gone)
+        return err_set(e, ERR_CORRUPT,
+                       "%s: %s or its codebooks are damaged, and shard %s, which it is made of, "
+                       "was reclaimed; fetch the release again",
+                       cv->o.dir, name, checkpoint_shard(cv->source, gone->shard));
+    if (bytes)
+        atomic_fetch_add(&cv->progress->total, bytes);
+    writer_remove(cv->writer, name);
+    return 0;
+}
+
+static int read_tensor_sum(void *arg, unsigned i, unsigned thread, struct err *e)
+{
+    struct convert *cv = arg;
+    uint64_t sum;
+
+    (void)thread;
+    if (writer_trunk_read_sum(cv->writer, i, &sum, e))
+        return e->code;
+    atomic_fetch_add(&cv->sum_read, sum);
+    return 0;
+}
+
+static void sum_text(char *out, size_t n, uint64_t sum)
+{
+    snprintf(out, n, "%016llx", (unsigned long long)sum);
+}
+
+/* Does all of trunk.bin read back as it was written? ERR_CANCELLED. */
+static int check_trunk(struct convert *cv, bool *sound, struct err *e)
+{
+    char text[sizeof(cv->trunk_sum)];
+    int bad;
+
+    *sound = false;
+    if (!cv->trunk_sum[0] || writer_file_bytes(cv->writer, "trunk.bin") != cv->plan.trunk_bytes)
+        return 0;
+    atomic_store(&cv->sum_read, 0);
+    bad = work_all(cv->team, cv->map.n_trunk, read_tensor_sum, cv, cv->progress, e);
+    sum_text(text, sizeof(text), atomic_load(&cv->sum_read));
+    *sound = !bad && !strcmp(text, cv->trunk_sum);
+    return bad == ERR_CANCELLED ? bad : 0;
+}
+
+static int write_trunk(struct convert *cv, struct err *e)
+{
+    bool sound = true;
+
+    if (discard(cv, "trunk.bin", trunk_gone(cv), e))
+        return e->code;
+    span_chunks(cv);
+    if (writer_trunk_begin(cv->writer, e) ||
+        work_streamed(cv, cv->n_chunks, 1, trunk_chunk, cv, e) || writer_trunk_end(cv->writer, e))
+        return e->code;
+    sum_text(cv->trunk_sum, sizeof(cv->trunk_sum), writer_trunk_sum(cv->writer));
+    if (write_state(cv, e) || (cv->o.reclaim == RECLAIM_ON && check_trunk(cv, &sound, e)))
+        return e->code;
+    if (!sound)
+        return err_set(e, ERR_CORRUPT, "%s: trunk.bin does not read back as it was written",
+                       cv->o.dir);
+    return 0;
+}
+
 static int make_trunk(struct convert *cv, struct err *e)
 {
-    bool kept = writer_trunk_keep(cv->writer);
+    bool sound;
 
-    if (!kept)
-        span_chunks(cv);
-    if (!kept &&
-        (writer_trunk_begin(cv->writer, e) ||
-         work_streamed(cv, cv->n_chunks, 1, trunk_chunk, cv, e) || writer_trunk_end(cv->writer, e)))
+    if (check_trunk(cv, &sound, e) || (!sound && write_trunk(cv, e)))
         return e->code;
+    if (sound)
+        writer_trunk_keep(cv->writer);
     return reclaim_trunk(cv->reclaim, e);
 }
 
@@ -535,32 +655,62 @@ static int make_bank(struct convert *cv, unsigned layer, struct err *e)
     return 0;
 }
 
-static int make_layer(struct convert *cv, unsigned layer, struct err *e)
+static const char *bank_name(char *out, size_t n, unsigned layer)
 {
-    bool books = writer_codebooks_keep(cv->writer, layer);
-    struct bank_work b = {cv, layer};
-
-    if (books && writer_bank_keep(cv->writer, layer)) {
-        cv->result.banks_kept++;
-    } else if (make_codebooks(cv, layer, books, e) || make_bank(cv, layer, e)) {
-        return e->code;
-    }
-    /* What is deleted cannot be converted again: every checksum is read back first. */
-    if (cv->o.reclaim == RECLAIM_ON &&
-        work_all(cv->team, cv->hp.n_experts, check_record, &b, cv->progress, e))
-        return e->code;
-    return reclaim_layer(cv->reclaim, layer, e);
+    snprintf(out, n, "experts-L%u.bin", layer);
+    return out;
 }
-
-/* ---- all of it ---- */
 
 static bool bank_there(const struct convert *cv, unsigned layer)
 {
     char name[32];
 
-    snprintf(name, sizeof(name), "experts-L%u.bin", layer);
-    return writer_file_bytes(cv->writer, name) == cv->plan.bank_bytes;
+    return writer_file_bytes(cv->writer, bank_name(name, sizeof(name), layer)) ==
+           cv->plan.bank_bytes;
 }
+
+static int check_bank(struct convert *cv, unsigned layer, struct err *e)
+{
+    struct bank_work b = {cv, layer};
+
+    return work_all(cv->team, cv->hp.n_experts, check_record, &b, cv->progress, e);
+}
+
+/* Again with codebooks that are kept: after a kill, or when the bank is damaged. */
+static int write_layer(struct convert *cv, unsigned layer, bool books, struct err *e)
+{
+    char name[32];
+
+    if (discard(cv, bank_name(name, sizeof(name), layer), layer_gone(cv, layer), e) ||
+        make_codebooks(cv, layer, books, e) || make_bank(cv, layer, e))
+        return e->code;
+    if (cv->o.reclaim != RECLAIM_ON)
+        return 0;
+    /* What is deleted cannot be converted again: everything is read back first. */
+    if (check_bank(cv, layer, e))
+        return e->code;
+    if (!writer_codebooks_keep(cv->writer, layer))
+        return err_set(e, ERR_CORRUPT,
+                       "%s: the codebooks of layer %u do not read back as they were written",
+                       cv->o.dir, layer);
+    return 0;
+}
+
+static int make_layer(struct convert *cv, unsigned layer, struct err *e)
+{
+    bool books = writer_codebooks_keep(cv->writer, layer);
+    int bad = books && bank_there(cv, layer) ? check_bank(cv, layer, e) : ERR_IO;
+
+    if (bad == ERR_CANCELLED)
+        return bad;
+    if (!bad && writer_bank_keep(cv->writer, layer))
+        cv->result.banks_kept++;
+    else if (write_layer(cv, layer, books, e))
+        return e->code;
+    return reclaim_layer(cv->reclaim, layer, e);
+}
+
+/* ---- all of it ---- */
 
 /* Bytes that are still to be written, at most. */
 static uint64_t bytes_left(const struct convert *cv)
@@ -592,57 +742,20 @@ static int check_space(const struct convert *cv, struct err *e)
 static int check_shards(const struct convert *cv, struct err *e)
 {
     bool trunk = writer_file_bytes(cv->writer, "trunk.bin") == cv->plan.trunk_bytes;
+    const struct source_tensor *gone = trunk ? NULL : trunk_gone(cv);
 
-    for (unsigned i = 0; i < cv->map.n_trunk && !trunk; i++) {
-        const struct source_tensor *t = cv->map.trunk[i].source;
-
-        if (!is_present(cv, t))
-            return err_set(e, ERR_IO,
-                           "\"%s\": its shard %s was reclaimed, but the trunk is not "
-                           "finished",
-                           t->name, checkpoint_shard(cv->source, t->shard));
-    }
+    if (gone)
+        return err_set(e, ERR_IO,
+                       "\"%s\": its shard %s was reclaimed, but the trunk is not finished",
+                       gone->name, checkpoint_shard(cv->source, gone->shard));
     for (unsigned l = cv->map.first_dense; cv->map.n_experts && l < cv->map.n_layers; l++) {
-        if (bank_there(cv, l))
-            continue;
-        for (unsigned i = 0; i < cv->map.n_experts * MATRICES; i++) {
-            const struct source_tensor *t =
-                tensor_map_expert(&cv->map, l, i / MATRICES, i % MATRICES);
-
-            if (!is_present(cv, t))
-                return err_set(e, ERR_IO,
-                               "\"%s\": its shard %s was reclaimed, but layer %u is not "
-                               "finished",
-                               t->name, checkpoint_shard(cv->source, t->shard), l);
-        }
+        gone = bank_there(cv, l) ? NULL : layer_gone(cv, l);
+        if (gone)
+            return err_set(e, ERR_IO,
+                           "\"%s\": its shard %s was reclaimed, but layer %u is not finished",
+                           gone->name, checkpoint_shard(cv->source, gone->shard), l);
     }
     return 0;
-}
-
-/* The trunk's list as well: with its shards gone, nobody else knows the shapes. */
-static int write_state(struct convert *cv, struct err *e)
-{
-    json_t *list = json_array(), *state = json_pack("{s:O, s:O, s:o}", member, cv->identity,
-                                                    shards_member, cv->shards, "trunk", list);
-    char *text;
-    int bad;
-
-    for (unsigned i = 0; i < cv->map.n_trunk && state; i++) {
-        const struct trunk_item *t = &cv->map.trunk[i];
-        json_t *shape = json_array();
-
-        for (unsigned d = 0; d < t->rank; d++)
-            json_array_append_new(shape, json_integer(t->dim[d]));
-        json_array_append_new(
-            list, json_pack("{s:s, s:i, s:o}", "name", t->name, "fmt", t->fmt, "shape", shape));
-    }
-    text = state ? json_dumps(state, JSON_COMPACT) : NULL;
-    json_decref(state);
-    if (!text)
-        return err_set(e, ERR_NOMEM, "%s", state_file);
-    bad = writer_side_file(cv->writer, state_file, text, strlen(text), e);
-    free(text);
-    return bad;
 }
 
 static int take_memory(struct convert *cv, struct err *e)

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
@@ -410,8 +411,9 @@ def test_codebooks_without_their_bank_and_a_bank_without_its_codebooks(small, tm
     (out / STATE).write_text(json.dumps(state))
     for name in ("manifest.json", "codebooks.bin", "experts-L2.bin"):
         (out / name).unlink()
-    (out / "codebooks-L2.bin").write_bytes(codebooks[part:2 * part])
-    (out / "codebooks-L3.bin").write_bytes(codebooks[2 * part:3 * part])
+    for layer in (2, 3):
+        piece = codebooks[(layer - 1) * part:layer * part]
+        (out / f"codebooks-L{layer}.bin").write_bytes(piece + crc32(piece).to_bytes(4, "little"))
     done = waste_json("convert", "--src", small / "k3", "--out", out)
     assert done["banks_kept"] == 1 and not done["was_complete"]
     same_files(small / "k3.waste", out)
@@ -605,14 +607,13 @@ def other_release(tmp_path_factory):
 
 
 def stop_in_layer(source, layer):
-    """Make a value of this layer not finite: returns what undoes it."""
+    """Make a value of this layer not finite."""
     name = f"language_model.model.layers.{layer}.block_sparse_moe.experts.0.w1.weight_scale"
     shard = source / shard_of(source, name)
     before = shard.read_bytes()
     n = int.from_bytes(before[:8], "little")
     at = 8 + n + json.loads(before[8:8 + n])[name]["data_offsets"][0]
     shard.write_bytes(before[:at] + b"\xff" + before[at + 1:])
-    return lambda: shard.write_bytes(before)
 
 
 def test_a_finished_container_is_not_another_releases(small, other_release):
@@ -626,16 +627,14 @@ def test_a_finished_container_is_not_another_releases(small, other_release):
 
 def unfinished(source, out, *args):
     """A conversion that ended in layer 6."""
-    undo = stop_in_layer(source, 6)
+    stop_in_layer(source, 6)
     waste("convert", "--src", source, "--out", out, *args, check=4)
     assert (out / STATE).exists() and (out / "experts-L1.bin").exists()
-    return undo
 
 
 def test_an_unfinished_container_goes_on_with_its_own_release_only(source, small, other_release,
                                                                    tmp_path):
     out, whole = tmp_path / "x", Path(shutil.copytree(source, tmp_path / "whole"))
-    before = {p.name: p.read_bytes() for p in source.iterdir()}
     unfinished(source, out)
     kept = {p.name: p.stat().st_mtime_ns for p in out.iterdir()}
     for src in (other_release, whole):  # the second: one shard has changed
@@ -644,7 +643,41 @@ def test_an_unfinished_container_goes_on_with_its_own_release_only(source, small
         assert "another release" in detail and ".safetensors has" in detail
         assert len(list(src.glob("*.safetensors"))) == 3
     assert kept == {p.name: p.stat().st_mtime_ns for p in out.iterdir()}
-    assert {n for n in before if (source / n).read_bytes() != before[n]}
+
+
+@pytest.mark.parametrize("reclaim", ["off", "on"])
+@pytest.mark.parametrize("name", ["experts-L2.bin", "trunk.bin", "codebooks-L3.bin"])
+def test_what_an_earlier_run_left_is_read_before_it_is_kept(source, small, tmp_path, name, reclaim):
+    """One byte in the middle has changed: the file is made again, before a shard is deleted."""
+    out = tmp_path / "x"
+    unfinished(source, out)
+    data, others = (out / name).read_bytes(), {p: p.stat().st_mtime_ns for p in out.glob("*.bin")}
+    half = len(data) // 2
+    (out / name).write_bytes(data[:half] + bytes([data[half] ^ 1]) + data[half + 1:])
+    args = ["--reclaim", "on"] if reclaim == "on" else []
+    waste("convert", "--src", source, "--out", out, "--resume", *args, check=4)  # layer 6 again
+    assert (out / name).read_bytes() == data
+    again = {p.name for p, then in others.items() if p.stat().st_mtime_ns != then}
+    assert again == {name} | ({"experts-L3.bin"} if name == "codebooks-L3.bin" else set())
+
+
+@pytest.mark.parametrize("name,what", [("experts-L1.bin", "experts-L1.bin"), ("trunk.bin", "trunk.bin"),
+                                       ("codebooks-L1.bin", "experts-L1.bin")])
+def test_damage_that_cannot_be_made_again_is_named(tmp_path, name, what):
+    source, out = tmp_path / "src", tmp_path / "x"
+    och.write_checkpoint("k3", source, n_shards=9)
+    unfinished(source, out, "--reclaim", "on")
+    left = sorted(p.name for p in source.glob("*.safetensors"))
+    gone = (source / ".reclaimed").read_text().split()
+    assert left and gone
+    data = bytearray((out / name).read_bytes())
+    data[len(data) // 2] ^= 1
+    (out / name).write_bytes(data)
+    detail = waste_error("convert", "--src", source, "--out", out, "--reclaim", "on",
+                         check=4)["detail"]
+    assert what in detail and "damaged" in detail and any(shard in detail for shard in gone)
+    assert sorted(p.name for p in source.glob("*.safetensors")) == left
+    assert (out / name).exists()
 
 
 def test_a_list_of_shards_is_asked_for(small, tmp_path):
