@@ -63,7 +63,8 @@ static int quantise_group(int8_t *q, uint16_t *scale, float most, float lo, floa
     s = (amax > 1e-8f ? amax : 1e-8f) / most;
     *scale = f32_to_half(s);
     if (!half_finite(*scale))
-        return err_set(e, ERR_CORRUPT, "a value of %g has no f16 scale", (double)amax);
+        return err_set(e, ERR_CORRUPT, "a value of %g has no f16 scale, which ends at %g",
+                       (double)amax, 65504.0 * (double)most);
     for (uint32_t i = 0; i < n; i++) {
         float v = rintf(x[i] / s);
 

@@ -16,6 +16,7 @@
 #include "base/half.h"
 #include "base/json.h"
 #include "expertfs/format.h"
+#include "expertfs/manifest.h"
 #include "expertfs/out_dir.h"
 #include "expertfs/quantise.h"
 #include "storage/file.h"
@@ -614,26 +615,53 @@ static int everything_given(const struct writer *w, struct err *e)
     return 0;
 }
 
-int writer_finish(struct writer *w, const json_t *extra, struct err *e)
+/* The manifest's text, which the reader of manifests accepts; the caller frees. */
+static int make_manifest(const struct writer *w, const json_t *extra, char **out, struct err *e)
 {
-    json_t *root;
+    struct manifest m;
     char *text = NULL;
-    int bad;
+    json_t *root;
 
-    if (everything_given(w, e))
-        return e->code;
-    if (out_file(&w->out, "codebooks.bin", w->codebooks, w->codebooks_bytes, e))
-        return err_wrap(e, "%s", w->dir);
     root =
         json_pack("{s:i, s:s, s:s, s:O, s:o, s:o, s:o}", "format_version", FORMAT_VERSION, "arch",
                   w->arch, "tensor_prefix", w->prefix, "config", w->config, "expert_quant",
                   quant_json(w), "layers", layers_json(w), "trunk", trunk_json(w));
     if (root && !(extra && json_object_update_missing(root, (json_t *)(uintptr_t)extra)))
         text = manifest_text(root);
-    bad = text ? out_file(&w->out, "manifest.json", text, strlen(text), e)
-               : err_set(e, ERR_NOMEM, "manifest.json: cannot be built");
-    free(text);
     json_decref(root);
+    if (!text)
+        return err_set(e, ERR_NOMEM, "manifest.json: cannot be built");
+    if (manifest_parse(&m, text, strlen(text), w->trunk_bytes, e)) {
+        free(text);
+        return e->code;
+    }
+    manifest_release(&m);
+    *out = text;
+    return 0;
+}
+
+int writer_check_manifest(const struct writer *w, const json_t *extra, struct err *e)
+{
+    char *text;
+
+    if (make_manifest(w, extra, &text, e))
+        return err_wrap(e, "%s", w->dir);
+    free(text);
+    return 0;
+}
+
+int writer_finish(struct writer *w, const json_t *extra, struct err *e)
+{
+    char *text;
+    int bad;
+
+    if (everything_given(w, e))
+        return e->code;
+    if (out_file(&w->out, "codebooks.bin", w->codebooks, w->codebooks_bytes, e) ||
+        make_manifest(w, extra, &text, e))
+        return err_wrap(e, "%s", w->dir);
+    bad = out_file(&w->out, "manifest.json", text, strlen(text), e);
+    free(text);
     if (bad)
         return err_wrap(e, "%s", w->dir);
     w->finished = true;

@@ -101,8 +101,12 @@ int writer_side_file(struct writer *w, const char *name, const void *bytes, size
 /* Remove a file that only an unfinished container has; not an error when absent. */
 void writer_remove(struct writer *w, const char *name);
 
+/* Once the trunk is listed: will the reader of manifests accept this one's? Before hours are
+ * spent. ERR_FORMAT, ERR_LIMIT: what it says. */
+int writer_check_manifest(const struct writer *w, const json_t *extra, struct err *e);
 /* Codebooks, then the manifest; `extra` (may be NULL) holds private members of the manifest.
- * ERR_ARG: a tensor, codebook or bank is missing. From here on the container opens. */
+ * ERR_ARG: a tensor, codebook or bank is missing. ERR_FORMAT: the manifest's own reader refuses it.
+ * From here on the container opens. */
 int writer_finish(struct writer *w, const json_t *extra, struct err *e);
 
 #endif

@@ -216,12 +216,12 @@ static int read_source(struct compare *x, struct err *e)
                        "%s: %u layers of %u experts [%u][%u]; the container has %u of %u [%u][%u]",
                        x->o->source, x->hp.n_layers, x->hp.n_experts, x->hp.inter, x->hp.latent,
                        m->n_layers, m->n_experts, m->inter, m->latent);
-    if (tensor_map_init(&x->map, x->source, &x->release, &x->hp, &widths, NULL, e))
-        return e->code;
     for (unsigned i = 0; i < checkpoint_n_shards(x->source); i++)
         if (!checkpoint_shard_present(x->source, i))
             return err_set(e, ERR_IO, "%s: %s was reclaimed: nothing is left to compare with",
                            x->o->source, checkpoint_shard(x->source, i));
+    if (tensor_map_init(&x->map, x->source, &x->release, &x->hp, &widths, NULL, e))
+        return e->code;
     return m->n_experts ? codebooks_open(&x->books, x->c, NULL, e) : 0;
 }
 

@@ -27,6 +27,7 @@ static const char shards_member[] = "waste_convert_shards";
 
 enum { VERSION = 1 }; /* of fitting and encoding: another version may give other bytes */
 enum { STAGES = 3, ENTRIES = 256, INDEX_BITS = 8, TRUNK_BITS = 4, SAMPLE = 12 };
+#define HALF_MOST 65504.0
 enum { VECTORS = 300000, ITERATIONS = 50 }; /* of a matrix's codebooks */
 enum { CHUNK_FLOATS = 1 << 20, ENTRY_BYTES = 400, GENERATION_BYTES = 16 << 20 };
 
@@ -42,6 +43,7 @@ struct convert {
     struct checkpoint *source;
     int dirfd; /* of the source */
     struct release release;
+    struct release_files files;
     struct hparams hp;
     struct tensor_map map;
     struct record_layout layout;
@@ -193,6 +195,15 @@ static int make_plan(struct convert *cv, struct err *e)
     return 0;
 }
 
+/* Of a container that is finished they stay what they are. */
+static int read_files(struct convert *cv, struct err *e)
+{
+    if (cv->plan.complete)
+        return 0;
+    return release_files_read(&cv->files, cv->dirfd, &cv->release, cv->map.vision,
+                              &cv->result.notices, e);
+}
+
 int convert_open(struct convert **out, const struct convert_options *o, struct err *e)
 {
     struct convert *cv = calloc(1, sizeof(*cv));
@@ -214,7 +225,7 @@ int convert_open(struct convert **out, const struct convert_options *o, struct e
     else if (!read_release(cv, e) && !name_it(cv, e) && !look_at_directory(cv, e) &&
              !tensor_map_init(&cv->map, cv->source, &cv->release, &cv->hp, &w,
                               json_object_get(cv->before.state, "trunk"), e) &&
-             !make_plan(cv, e) &&
+             !make_plan(cv, e) && !read_files(cv, e) &&
              !reclaim_open(&cv->reclaim, cv->source, &cv->map, cv->shards, o->dir, o->reclaim, e)) {
         *out = cv;
         return 0;
@@ -248,6 +259,7 @@ void convert_close(struct convert *cv)
     json_decref(cv->identity);
     json_decref(cv->shards);
     tensor_map_release(&cv->map);
+    release_files_release(&cv->files);
     release_release(&cv->release);
     if (cv->dirfd >= 0)
         close(cv->dirfd);
@@ -626,8 +638,12 @@ static int make_record(void *arg, unsigned expert, unsigned thread, struct err *
                         rows, &cv->kernels);
         for (uint32_t r = 0; r < rows; r++)
             if (!half_finite(scale[r]))
-                return err_set(e, ERR_CORRUPT, "\"%s\" row %u: a value has no f16 scale",
-                               tensor_map_expert(&cv->map, layer, expert, m)->name, r);
+                return err_set(e, ERR_CORRUPT,
+                               "\"%s\" row %u: a value of %g has no f16 scale, which ends at %g",
+                               tensor_map_expert(&cv->map, layer, expert, m)->name, r,
+                               (double)largest(cv->values[thread] + (size_t)r * record_cols(l, m),
+                                               record_cols(l, m)),
+                               HALF_MOST);
     }
     if (writer_record(cv->writer, layer, expert, record, e))
         return e->code;
@@ -811,27 +827,23 @@ static void note_readers(struct convert *cv)
                    "VQ4P: other engines need a version of 2026-08-04 or later to open it");
 }
 
-static int make_all(struct convert *cv, struct err *e)
+static int make_all(struct convert *cv, const json_t *extra, struct err *e)
 {
-    json_t *extra;
     int bad;
 
-    if (open_writer(cv, e) || list_trunk(cv, e) || check_shards(cv, e) || check_space(cv, e) ||
-        take_memory(cv, e))
+    if (open_writer(cv, e) || list_trunk(cv, e) || writer_check_manifest(cv->writer, extra, e) ||
+        check_shards(cv, e) || check_space(cv, e) || take_memory(cv, e))
         return e->code;
     atomic_store(&cv->progress->total, bytes_left(cv)); /* from here on something is written */
     note_readers(cv);
-    if (write_state(cv, e) || release_files_write(cv->writer, cv->dirfd, &cv->release,
-                                                  cv->map.vision, &cv->result.notices, e))
+    if (write_state(cv, e) || release_files_write(&cv->files, cv->writer, &cv->result.notices, e))
         return e->code;
     if (make_trunk(cv, e))
         return e->code;
     for (unsigned l = cv->map.first_dense; cv->map.n_experts && l < cv->map.n_layers; l++)
         if (make_layer(cv, l, e))
             return e->code;
-    extra = json_pack("{s:O, s:O}", member, cv->identity, shards_member, cv->shards);
     bad = writer_finish(cv->writer, extra, e);
-    json_decref(extra);
     if (!bad)
         writer_remove(cv->writer, state_file);
     return bad;
@@ -865,10 +877,12 @@ int convert_run(struct convert *cv, struct progress *progress, struct convert_re
     if (cv->plan.complete) {
         tidy(cv);
     } else {
+        json_t *extra = json_pack("{s:O, s:O}", member, cv->identity, shards_member, cv->shards);
         unsigned before = fp_begin();
 
-        bad = make_all(cv, e);
+        bad = extra ? make_all(cv, extra, e) : err_set(e, ERR_NOMEM, "%s", cv->o.dir);
         fp_end(before);
+        json_decref(extra);
     }
     cv->result.bytes = atomic_load(&cv->progress->bytes);
     cv->result.shards_reclaimed = reclaim_count(cv->reclaim);

@@ -1,5 +1,6 @@
 #include "model/convert_names.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -377,6 +378,52 @@ static int nothing_twice(const struct need *need, struct err *e)
     return 0;
 }
 
+static int need_vision(const struct need *need, struct err *e, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static int need_vision(const struct need *need, struct err *e, const char *fmt, ...)
+{
+    char name[NAME_BYTES];
+    struct trunk_item key = {.name = name}, *k = &key;
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(name, sizeof(name), fmt, ap);
+    va_end(ap);
+    if (bsearch(&k, need->by_name, need->m->n_trunk, sizeof(*need->by_name), item_order))
+        return 0;
+    return err_set(e, ERR_FORMAT, "%s: tensor \"%s\" is missing, the rest of the tower is there",
+                   checkpoint_dir(need->c), name);
+}
+
+/* All of Kimi K3's tower or nothing of it. Other families' towers go over as they are: no list of
+ * their tensors is known here. */
+static int check_vision(const struct need *need, struct err *e)
+{
+    static const char *const once[] = {"vision_tower.patch_embed.proj",
+                                       "vision_tower.patch_embed.pos_emb",
+                                       "vision_tower.encoder.final_layernorm",
+                                       "mm_projector.proj.0",
+                                       "mm_projector.proj.2",
+                                       "mm_projector.post_norm"};
+    static const char *const of_block[] = {"norm0", "norm1", "wqkv", "wo", "mlp.fc0", "mlp.fc1"};
+    struct json_at at = json_root(release_vision(need->r), "config.json: vision_config");
+    int64_t blocks;
+
+    if (!need->m->vision || !at.object || strcmp(need->r->arch, "kimi-k3") != 0)
+        return 0;
+    if (json_get_int(&blocks, &at, "vt_num_hidden_layers", 27, 1, 256, e))
+        return e->code;
+    for (unsigned i = 0; i < sizeof(once) / sizeof(*once); i++)
+        if (need_vision(need, e, "%s.weight", once[i]))
+            return e->code;
+    for (unsigned b = 0; b < (unsigned)blocks; b++)
+        for (unsigned i = 0; i < sizeof(of_block) / sizeof(*of_block); i++)
+            if (need_vision(need, e, "vision_tower.encoder.blocks.%u.%s.weight", b, of_block[i]))
+                return e->code;
+    return 0;
+}
+
 static int check_trunk(struct tensor_map *m, const struct checkpoint *c, const struct release *r,
                        const struct hparams *hp, struct err *e)
 {
@@ -389,7 +436,10 @@ static int check_trunk(struct tensor_map *m, const struct checkpoint *c, const s
     for (unsigned i = 0; i < m->n_trunk; i++)
         need.by_name[i] = &m->trunk[i];
     qsort(need.by_name, m->n_trunk, sizeof(struct trunk_item *), item_order);
-    bad = nothing_twice(&need, e) || weights_each(hp, NULL, need_one, &need, e) ? e->code : 0;
+    bad = nothing_twice(&need, e) || weights_each(hp, NULL, need_one, &need, e) ||
+                  check_vision(&need, e)
+              ? e->code
+              : 0;
     free(need.by_name);
     return bad;
 }

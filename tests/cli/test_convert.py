@@ -1,6 +1,7 @@
 """`waste convert` and `waste verify --against`, on tiny checkpoints of every family. The trunk is
 recomputed here from its published recipe alone."""
 
+import base64
 import filecmp
 import json
 import math
@@ -596,6 +597,97 @@ def test_a_release_may_lack_everything_but_weights(source, tmp_path):
     assert (tmp_path / "x" / "chat.json").exists()  # no list: believed
 
 
+def edit_json(path, change):
+    value = json.loads(path.read_text("utf-8"))
+    change(value)
+    path.write_text(json.dumps(value))
+
+
+@pytest.mark.parametrize("key", ["0275", "+275", " 275", "275x", "", "-1", "1e3", "12345678901234567890"])
+def test_an_id_that_is_no_plain_decimal_is_refused(source, tmp_path, key):
+    edit_json(source / "tokenizer_config.json",
+              lambda c: c["added_tokens_decoder"].update({key: {"content": "<|twice|>"}}))
+    refused(source, tmp_path, "added_tokens_decoder", f'"{key}" is not an id', check=4)
+
+
+def test_of_two_ids_with_one_text_the_first_stays(source, tmp_path):
+    config = json.loads((source / "config.json").read_text("utf-8"))["text_config"]
+    again = config["vocab_size"] - 1
+
+    def change(c):
+        added = c["added_tokens_decoder"]
+        assert str(again) not in added
+        added[str(again)] = {"content": added[min(added, key=int)]["content"]}
+
+    edit_json(source / "tokenizer_config.json", change)
+    done = waste_json("convert", "--src", source, "--out", tmp_path / "x")
+    ids = [s["id"] for s in json.loads((tmp_path / "x" / "specials.json").read_text("utf-8"))]
+    assert again not in ids and len(ids) == len(set(ids))
+    assert any("have one text" in text for text in done["notices"])
+    waste("eval", tmp_path / "x", "--budget", BUDGET, "--ids", "3", check=0)  # opens its tokenizer
+
+
+@pytest.mark.parametrize("value", [0, "x", {"a": 1}, [1], True])
+def test_a_manifest_that_its_reader_would_refuse_is_never_begun(source, tmp_path, value):
+    edit_json(source / "config.json", lambda c: c.update(architectures=value))
+    refused(source, tmp_path, "architectures", check=4)
+
+
+@pytest.mark.parametrize("name", ["tiktoken.model", "tokenizer.model"])
+@pytest.mark.parametrize("text", [b"", b"IQ== 0\nxx", b"IQ== 1\n"])
+def test_a_rank_file_that_is_none_is_an_error_by_its_name(source, tmp_path, name, text):
+    (source / "tiktoken.model").unlink()
+    (source / name).write_bytes(text)
+    refused(source, tmp_path, name + ":", check=4)
+
+
+def test_a_sentencepiece_model_is_left_out_with_a_notice(source, tmp_path):
+    (source / "tiktoken.model").rename(source / "tokenizer.model")
+    waste("convert", "--src", source, "--out", tmp_path / "ranks", check=0)
+    assert (tmp_path / "ranks" / "tokenizer.model").exists()
+    (source / "tokenizer.model").write_bytes(b"\n\x0e\n\x05<unk>\x15\0\0\0\0\x18\x02")
+    done = waste_json("convert", "--src", source, "--out", tmp_path / "x")
+    assert any("SentencePiece" in text for text in done["notices"])
+    assert not (tmp_path / "x" / "tokenizer.model").exists()
+
+
+def test_more_tokens_than_the_vocabulary_are_refused_before_work(source, tmp_path):
+    ranks = (source / "tiktoken.model").read_bytes()
+    n = ranks.count(b"\n")
+    with open(source / "tiktoken.model", "ab") as f:
+        for i in range(n, 20000):
+            f.write(base64.b64encode(f"token {i}".encode()) + f" {i}\n".encode())
+    refused(source, tmp_path, "20000 tokens", "vocab_size", check=4)
+
+
+@pytest.mark.parametrize("name", [PATCH, "vision_tower.encoder.blocks.1.mlp.fc0.weight",
+                                  "mm_projector.post_norm.weight"])
+def test_a_tower_that_lacks_a_tensor_is_refused_by_its_name(source, tmp_path, name):
+    without(source, name)
+    refused(source, tmp_path, f'"{name}" is missing', check=4)
+
+
+def test_a_release_without_its_tower_is_text_only_and_says_so(source, tmp_path):
+    without(source, *[name for name in och.Checkpoint(source).stored
+                      if name.startswith(("vision_tower.", "mm_projector."))])
+    done = waste_json("convert", "--src", source, "--out", tmp_path / "x")
+    assert any("without a vision tower" in text for text in done["notices"])
+    assert not (tmp_path / "x" / "vision.json").exists()
+    assert waste_json("verify", tmp_path / "x")["bad"] == 0
+
+
+def test_a_value_beyond_f16_is_named_with_the_limit(tmp_path):
+    source = tmp_path / "src"
+    och.write_checkpoint("kimi-linear", source)
+    stored = och.Checkpoint(source).stored
+    name = "model.layers.2.block_sparse_moe.experts.1.w1.weight"
+    dtype, shape, data = stored[name]
+    stored[name] = dtype, shape, b"\x80\x47" + data[2:]  # 65536 in BF16
+    och.write_tensors(source, stored, 3)
+    detail = waste_error("convert", "--src", source, "--out", tmp_path / "x", check=4)["detail"]
+    assert name in detail and "65536" in detail and "65504" in detail
+
+
 # ---- another release of the same shape ----
 
 @pytest.fixture(scope="session")
@@ -744,7 +836,7 @@ def test_reclaim_survives_kills(small, tmp_path):
         shutil.rmtree(source)
 
 
-def test_a_shard_stays_until_its_last_consumer_is_done(source, tmp_path):
+def test_a_shard_stays_until_its_last_consumer_is_done(source, small, tmp_path):
     """Layer 6 is last; a value there that is not finite stops the run before it."""
     stored = och.Checkpoint(source).stored
     name = "language_model.model.layers.6.block_sparse_moe.experts.0.w1.weight_scale"
@@ -760,6 +852,8 @@ def test_a_shard_stays_until_its_last_consumer_is_done(source, tmp_path):
     left = {p.name for p in source.glob("*.safetensors")}
     assert left == {index[n] for n in stored if ".layers.6.block_sparse_moe.experts." in n}
     waste("verify", "--against", source, tmp_path / "x", check=1)
+    detail = waste_error("verify", "--against", source, small / "k3.waste", check=1)["detail"]
+    assert "was reclaimed: nothing is left to compare with" in detail
 
 
 def test_reclaim_refuses_what_it_cannot_do_safely(source, small, tmp_path):
