@@ -772,6 +772,39 @@ def test_damage_that_cannot_be_made_again_is_named(tmp_path, name, what):
     assert (out / name).exists()
 
 
+def test_a_shard_that_agrees_at_both_ends_only_is_another_one(source, tmp_path):
+    add_sparse(source, "language_model.model.extra.weight", "F32", [1024, 1024], 4 << 20)
+    args = ["convert", "--src", source, "--out", tmp_path / "x"]
+    waste(*args, check=0)
+    waste(*args, check=0)
+    with open(source / "sparse.safetensors", "r+b") as f:
+        f.seek(2 << 20)
+        f.write(b"\x3f" * (1 << 19))
+    detail = waste_error(*args, check=2)["detail"]
+    assert "another release: its sparse.safetensors has" in detail
+
+
+def test_a_shard_that_was_replaced_meanwhile_is_not_deleted(source, tmp_path):
+    """Replaced while the process is stopped; what it has open is the old one."""
+    args = [BINARY, "convert", "--src", source, "--out", tmp_path / "x", "--reclaim", "on", "--jobs",
+            "1", "--quiet"]
+    child = subprocess.Popen(args, env=clean_env(), stderr=subprocess.PIPE)
+    while not (tmp_path / "x" / STATE).exists():
+        assert child.poll() is None
+    child.send_signal(signal.SIGSTOP)
+    left = sorted(source.glob("*.safetensors"))
+    assert left
+    for path in left:
+        data = bytearray(path.read_bytes())
+        data[-1] ^= 1
+        path.rename(path.with_suffix(".old"))
+        path.write_bytes(data)
+    child.send_signal(signal.SIGCONT)
+    _, said = child.communicate()
+    assert child.returncode == 1 and b"has changed while it was converted" in said
+    assert sorted(source.glob("*.safetensors")) == left
+
+
 def test_a_list_of_shards_is_asked_for(small, tmp_path):
     out = Path(shutil.copytree(small / "k3.waste", tmp_path / "x"))
     m = manifest(out)
