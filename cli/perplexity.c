@@ -188,8 +188,8 @@ static int begin(struct scoring *s, const char *path)
         rc = stream_more(&s->text, t, &s->ids);
     waste_tokenizer_close(t);
     if (!rc && s->ids.n < 2)
-        rc =
-            fail(s->c, EXIT_USAGE, NULL, "--perplexity", "%zu tokens: two are the least", s->ids.n);
+        rc = fail(s->c, EXIT_USAGE, NULL, s->c->opts.perplexity,
+                  "%zu tokens: two are the least that can be predicted", s->ids.n);
     return rc;
 }
 
