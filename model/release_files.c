@@ -261,8 +261,13 @@ static int read_specials(struct release_files *f, const json_t *tokenizer_config
     int bad;
 
     *specials = NULL;
-    if (!json_is_object(added))
+    if (tokenizer_config && !json_is_object(tokenizer_config))
+        return err_set(e, ERR_FORMAT, "tokenizer_config.json: must be an object");
+    if (!added || json_is_null(added))
         return 0;
+    if (!json_is_object(added))
+        return err_set(e, ERR_FORMAT,
+                       "tokenizer_config.json: added_tokens_decoder must be an object");
     entry = calloc(json_object_size(added) + 1, sizeof(json_t *));
     bad = entry ? choose_specials(entry, &used, added, n_ranks, vocab, e) ||
                       drop_repeated(entry, &used, notices, e)

@@ -610,6 +610,17 @@ def test_an_id_that_is_no_plain_decimal_is_refused(source, tmp_path, key):
     refused(source, tmp_path, "added_tokens_decoder", f'"{key}" is not an id', check=4)
 
 
+def test_a_list_of_control_tokens_is_an_object(source, tmp_path):
+    path = source / "tokenizer_config.json"
+    for text, words in (("[1]", "tokenizer_config.json: must be an object"),
+                        ('{"added_tokens_decoder": []}', "added_tokens_decoder must be an object")):
+        path.write_text(text)
+        refused(source, tmp_path, words, check=4)
+    path.write_text('{"added_tokens_decoder": null}')
+    waste("convert", "--src", source, "--out", tmp_path / "x", check=0)
+    assert not (tmp_path / "x" / "specials.json").exists()
+
+
 def test_of_two_ids_with_one_text_the_first_stays(source, tmp_path):
     config = json.loads((source / "config.json").read_text("utf-8"))["text_config"]
     again = config["vocab_size"] - 1
