@@ -82,8 +82,10 @@ static int find_banks(struct cli *c, struct findings *f, const char *path)
     struct err e;
 
     if (container_open(&box, path, &o, &e)) {
-        found(f, MODEL, "container", FOUND_BAD, "waste verify names everything that is wrong", "%s",
-              e.text);
+        found(f, MODEL, "container", FOUND_BAD,
+              exit_of_err(e.code) == EXIT_DAMAGED ? "waste verify names everything that is wrong"
+                                                  : NULL,
+              "%s", e.text);
         return exit_of_err(e.code);
     }
     files = container_files(box, &n);
@@ -197,7 +199,9 @@ static void print_verdict(const struct findings *f, const struct verdict *v, con
         bad += f->of[i].judged == FOUND_BAD;
     }
     if (v->broken)
-        printf("\n%s cannot run: the container is not whole.\n", path);
+        printf("\n%s cannot run: %s.\n", path,
+               v->broken == EXIT_DAMAGED ? "the container is not whole"
+                                         : "the container cannot be opened");
     else if (v->model && !v->fits)
         printf("\n%s cannot run here: it does not fit in memory.\n", path);
     else if (v->model && v->estimate.tokens_per_second > 0)

@@ -241,6 +241,20 @@ static void memlock(struct findings *f, const char *root)
               "%s", size_text(text, limit.rlim_cur));
 }
 
+/* A container is a file for each layer and drive, twice where it is read direct. */
+static void descriptors(struct findings *f)
+{
+    enum { FEW = 1024 };
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur == RLIM_INFINITY)
+        return;
+    found(f, SYSTEM, "open files", limit.rlim_cur < FEW ? FOUND_BETTER : FOUND_GOOD,
+          limit.rlim_cur < FEW ? "a model is a file or two for each layer and drive: ulimit -n 4096"
+                               : NULL,
+          "at most %llu", (unsigned long long)limit.rlim_cur);
+}
+
 static void pressure(struct findings *f, const char *root)
 {
     char line[160];
@@ -264,6 +278,7 @@ void find_system(struct findings *f, const char *root)
     processor(f, root);
     numa(f, root);
     engines(f, root);
+    descriptors(f);
     ram(f, root);
     swap(f, root);
     huge_pages(f, root);

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -208,26 +209,33 @@ static unsigned readers_of(uint32_t record_bytes)
     return n < READERS_MIN ? READERS_MIN : n > READERS_MAX ? READERS_MAX : n;
 }
 
-/* A file of noise, gone when it is closed; what a drive cannot compress. */
-static int noise_file(int dirfd, const char *dir, struct err *e)
+/* A new file of noise, which a drive cannot compress. name is its own: nothing that is there is
+ * touched, and no link is followed. */
+static int noise_file(int dirfd, const char *dir, const char *name, struct err *e)
 {
     enum { PIECE = 1 << 20 };
-    int fd = openat(dirfd, "waste-measure.tmp", O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    int fd = openat(dirfd, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     uint64_t *piece = malloc(PIECE), random = 1;
-    int bad = fd < 0 || !piece ? errno : 0;
+    int bad = fd < 0 ? errno : !piece ? ENOMEM : 0;
 
     for (unsigned at = 0; !bad && at < NOISE_BYTES / PIECE; at++) {
+        ssize_t did;
+
         for (unsigned i = 0; i < PIECE / sizeof(*piece); i++)
             piece[i] = next_random(&random);
-        if (write(fd, piece, PIECE) != PIECE)
-            bad = errno ? errno : ENOSPC;
+        did = write(fd, piece, PIECE);
+        bad = did == PIECE ? 0 : did < 0 ? errno : ENOSPC;
     }
     if (!bad && fsync(fd))
         bad = errno;
     free(piece);
     if (fd >= 0)
         close(fd);
-    return bad ? err_sys(e, bad, "%.200s: a file to measure with", dir) : 0;
+    if (fd >= 0 && bad)
+        unlinkat(dirfd, name, 0);
+    return bad ? err_sys(e, bad, "%.200s: a file of %d MiB to measure with (shares need none)", dir,
+                         NOISE_BYTES >> 20)
+               : 0;
 }
 
 int measure_dir(double *rate, const char *dir, uint32_t record_bytes, struct err *e)
@@ -235,11 +243,17 @@ int measure_dir(double *rate, const char *dir, uint32_t record_bytes, struct err
     int dirfd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC), bad;
     struct meter t = {.work = read_anywhere, .bytes_each = record_bytes};
     struct file f = {.fd = 0};
+    char name[48];
 
     if (dirfd < 0)
         return err_sys(e, errno, "%.200s", dir);
-    bad = noise_file(dirfd, dir, e) || file_open(&f, dirfd, "waste-measure.tmp", true, e);
-    unlinkat(dirfd, "waste-measure.tmp", 0);
+    snprintf(name, sizeof(name), "waste-measure-%ld-%llx.tmp", (long)getpid(),
+             (unsigned long long)clock_ns());
+    bad = noise_file(dirfd, dir, name, e);
+    if (!bad) {
+        bad = file_open(&f, dirfd, name, true, e);
+        unlinkat(dirfd, name, 0);
+    }
     close(dirfd);
     t.file = &f;
     bad = bad ? e->code : meter_run(&t, readers_of(record_bytes), DRIVE_NS / 2, rate, e);

@@ -119,8 +119,9 @@ static void drop_unused(struct mover *v, unsigned layer)
 {
     char name[300], other[PLACEMENT_DIR_BYTES];
 
-    for (unsigned d = 0; d < v->p.n; d++) {
-        if (d && placement_is_anothers(&v->p, v->drive_fd[d], v->home, other))
+    for (unsigned d = 0; d < v->p.n || !d; d++) { /* the container's own, always */
+        if (v->drive_fd[d] < 0 ||
+            (d && placement_is_anothers(&v->p, v->drive_fd[d], v->home, other)))
             continue;
         placement_piece(name, layer);
         if (!v->p.spread[layer])
@@ -268,12 +269,12 @@ int place_spread(const char *dir, const struct placement *want, struct progress 
     return code;
 }
 
-/* Drives of a set that is to be gathered. */
-static int drives_open(struct mover *v, struct err *e)
+/* Drives of a set that is to be gathered. Where nothing is spread, those that are there will do. */
+static int drives_open(struct mover *v, bool all, struct err *e)
 {
     for (unsigned d = 1; d < v->p.n; d++) {
         v->drive_fd[d] = placement_open_dir(&v->p, d, v->dirfd, e);
-        if (v->drive_fd[d] < 0)
+        if (v->drive_fd[d] < 0 && all)
             return e->code;
     }
     return 0;
@@ -283,14 +284,13 @@ int place_gather(const char *dir, struct progress *progress, struct err *e)
 {
     const struct placement none = {.n = 0};
     struct mover v;
-    int code = 0;
+    int code;
 
     if (mover_open(&v, dir, progress, e))
         return e->code;
-    if (any_spread(&v.p))
-        code = drives_open(&v, e);
+    code = drives_open(&v, any_spread(&v.p), e);
     progress_begin(progress, PHASE_PLACE, code ? 0 : bytes_left(&v, false));
-    for (unsigned l = v.m->first_dense; any_spread(&v.p) && !code && l < v.m->n_layers; l++) {
+    for (unsigned l = v.m->first_dense; !code && l < v.m->n_layers; l++) {
         drop_unused(&v, l);
         if (v.p.spread[l] && !(code = gather_layer(&v, l, e)))
             drop_unused(&v, l);

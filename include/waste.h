@@ -99,7 +99,7 @@ typedef struct {
     int verify_records;        /* 1: check the checksum of every expert when it is first used */
     const char *usage_path;    /* which experts were used most: read at open, written by
                                   waste_save_usage. NULL, and for reading also where there is no
-                                  such file: usage.waste in the container */
+                                  such file: usage.waste in the container; "": none */
     int exclusive_open;        /* 0; 1: WASTE_E_BUSY if another process has it open exclusively */
 } waste_cfg;
 

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/thread.h"
@@ -16,8 +17,15 @@ static const char in_container[] = "usage.waste";
  * Returns which was read, "" for none. */
 static const char *usage_read(waste_ctx *ctx, struct hotlist *h)
 {
+    struct stat st;
+
+    if (ctx->usage_path && !*ctx->usage_path)
+        return ""; /* the host wants none */
     if (ctx->usage_path && hotlist_read(h, AT_FDCWD, ctx->usage_path))
         return ctx->usage_path;
+    if (ctx->usage_path && !stat(ctx->usage_path, &st) && st.st_size && ctx->opts.log)
+        ctx->opts.log(1, "the hotlist that was named is none: its bytes are ignored",
+                      ctx->opts.user);
     return hotlist_read(h, container_dirfd(ctx->container), in_container) ? in_container : "";
 }
 
@@ -94,6 +102,29 @@ static int usage_dir(const waste_ctx *ctx, char **dir, const char **name, struct
     return *dir ? 0 : err_set(e, ERR_NOMEM, "%s", *name);
 }
 
+/* Is what is there, if anything, a hotlist or empty? Another kind of thing is not replaced. */
+static int usage_replaceable(const struct out_dir *d, const char *name, struct err *e)
+{
+    int fd = openat(d->fd, name, O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
+    char magic[4] = "";
+    ssize_t n = 0;
+    struct stat st;
+    bool ours;
+
+    if (fd < 0 && errno == ENOENT)
+        return 0;
+    ours = fd >= 0 && !fstat(fd, &st) && S_ISREG(st.st_mode);
+    if (ours)
+        n = read(fd, magic, sizeof(magic));
+    ours = ours && (n == 0 || (n == sizeof(magic) && !memcmp(magic, "WUSG", sizeof(magic))));
+    if (fd >= 0)
+        close(fd);
+    return ours ? 0
+                : err_set(e, ERR_ARG,
+                          "%s%s is there and no hotlist: it is not replaced; name another file",
+                          d->path, name);
+}
+
 static int usage_write(waste_ctx *ctx, const struct hotlist *h, struct err *e)
 {
     struct out_dir d = {.fd = -1};
@@ -106,6 +137,8 @@ static int usage_write(waste_ctx *ctx, const struct hotlist *h, struct err *e)
     d.fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (d.fd < 0)
         err_sys(e, errno, "%s: %s", dir, name);
+    else if (usage_replaceable(&d, name, e))
+        ;
     else if (hotlist_write(h, 2 * ctx->frames.n, &d, name, e))
         err_wrap(e, "%s", dir);
     else

@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define N_ELEMS(a) (sizeof(a) / sizeof((a)[0]))
 
@@ -187,10 +188,18 @@ static int measure(struct bench *b)
 
 static int run(struct bench *b)
 {
-    FILE *out = fopen(out_name, "we"), *to[2] = {out, stdout};
+    FILE *out, *to[2] = {NULL, stdout};
     const json_t *root = b->report.root;
     int rc, saved;
 
+    if (b->n_args && access(b->arg[0], R_OK))
+        return bench_fail(b, EXIT_RUNTIME, NULL, "%s: %s", b->arg[0], strerror(errno));
+    to[0] = out = fopen(out_name, "wxe");
+    if (!out && errno == EEXIST)
+        return bench_fail(b, EXIT_RUNTIME, NULL,
+                          "--out %s: is there already and is not overwritten; remove it or name "
+                          "another",
+                          out_name);
     if (!out)
         return bench_fail(b, EXIT_RUNTIME, NULL, "--out %s: %s", out_name, strerror(errno));
     report_table_to(&b->report, out);
@@ -208,6 +217,8 @@ static int run(struct bench *b)
     saved = ferror(out) ? EIO : 0;
     if (fclose(out))
         saved = errno;
+    if (rc || saved)
+        unlink(out_name); /* ours, and no half of it should look finished */
     if (!rc && saved)
         return bench_fail(b, EXIT_RUNTIME, NULL, "%s: %s", out_name, strerror(saved));
     if (!rc && !b->json)

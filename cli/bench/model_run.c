@@ -43,6 +43,7 @@ static void settings(waste_cfg *cfg, waste_opts *opts, const struct model_way *w
     cfg->ctx_tokens = (way->positions / POSITIONS_UNIT + 1) * POSITIONS_UNIT;
     cfg->n_threads = (int)model_choice.threads;
     cfg->cpu_list = model_choice.cpus;
+    cfg->usage_path = ""; /* pools begin empty, whatever was learned */
     opts->lookahead = (int32_t)model_choice.lookahead;
     opts->policy = model_choice.policy;
     opts->io_engine = model_choice.engine;

@@ -325,3 +325,13 @@ def test_a_report_is_tables_goals_and_the_object(tmp_path, file):
         else:
             assert goal["met"] == (goal["reached"] >= goal["goal"])
     assert "--out" in bench_error("report", "--out", tmp_path / "none" / "x", check=1)
+
+
+def test_a_report_overwrites_nothing(tmp_path):
+    there = tmp_path / "bank"
+    there.write_bytes(b"precious")
+    done = bench("report", "--quick", "--rounds", 1, "--out", there, there, check=1)
+    assert "is not overwritten" in done.stderr
+    assert there.read_bytes() == b"precious"
+    done = bench("report", "--out", tmp_path / "new", tmp_path / "none", check=1)
+    assert "none" in done.stderr and not (tmp_path / "new").exists()

@@ -9,6 +9,7 @@ import re
 import resource
 import shutil
 import signal
+import stat
 import struct
 import subprocess
 import tempfile
@@ -440,6 +441,25 @@ def test_a_bad_hotlist_is_not_worth_a_word(copy, junk):
 def test_a_hotlist_that_cannot_be_written_costs_a_note(copy, tmp_path):
     text, err = learn(copy, "--usage", tmp_path / "none" / "u")
     assert text and "nothing learned" in err and "none/" in err and "--usage" in err
+
+
+def test_what_is_no_hotlist_is_not_replaced_by_one(copy, tmp_path):
+    thesis, link, fifo = tmp_path / "thesis.txt", tmp_path / "link", tmp_path / "fifo"
+    thesis.write_text("years of work")
+    link.symlink_to(thesis)
+    os.mkfifo(fifo)
+    for path in (thesis, link, fifo, tmp_path, copy.path / "trunk.bin"):
+        text, err = learn(copy, "--usage", path)
+        assert text and "nothing learned" in err, path
+    assert thesis.read_text() == "years of work" and link.is_symlink()
+    assert stat.S_ISFIFO(fifo.stat().st_mode)
+    assert waste_json("verify", copy)["bad"] == 0
+    _, err = learn(copy, "--usage", thesis)
+    assert "is none" in err and "is there and no hotlist" in err
+    empty = tmp_path / "empty"
+    empty.touch()
+    learn(copy, "--usage", empty)
+    assert entries(empty)
 
 
 def test_below_a_container_that_is_read_only_the_hotlist_is_in_the_cache(copy):

@@ -1,5 +1,7 @@
 """waste doctor: what it says of this machine, whatever it is."""
 
+import resource
+
 import pytest
 
 from conftest import waste, waste_error, waste_json
@@ -70,3 +72,11 @@ def test_a_damaged_container_is_named(copy):
     found = by_name(report, "model", "container")[0]
     assert found["judged"] == "bad" and copy.bank(1).name in found["value"]
     assert b"cannot run: the container is not whole" in waste("doctor", copy, check=4).stdout
+
+
+def test_too_few_descriptors_are_not_called_damage(kimi):
+    few = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (9, 9))  # noqa: E731
+    done = waste("doctor", kimi, preexec_fn=few)
+    assert done.returncode == 1
+    text = done.stdout.decode()
+    assert "ulimit -n" in text and "cannot be opened" in text and "not whole" not in text

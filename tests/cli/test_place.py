@@ -130,6 +130,23 @@ def test_a_move_that_never_began_is_no_obstacle(copy, drives):
     assert logits(copy) == said
 
 
+def test_gathering_sweeps_what_a_stopped_move_left(copy, drives):
+    before = contents(copy.path)
+    (copy.path / "experts-L2.piece").write_bytes(b"left over")
+    (copy.path / "experts-L2.piece.tmp").write_bytes(b"left over")
+    waste_json("place", copy, "--gather")
+    assert contents(copy.path) == before
+
+
+def test_measuring_touches_nothing_that_is_there(copy, drives):
+    victim = drives[0] / "victim"
+    victim.write_text("precious")
+    (drives[0] / "waste-measure.tmp").symlink_to(victim)
+    waste_json("place", copy, "--drives", str(drives[0]))
+    assert victim.read_text() == "precious"
+    assert (drives[0] / "waste-measure.tmp").is_symlink()
+
+
 def test_a_mark_without_pieces_is_taken_over(copy, drives):
     left = drives[0] / "copy.waste.pieces"
     left.mkdir()
