@@ -98,3 +98,11 @@ def test_io_and_curves_do_not_mix(tmp_path, replay):
     assert "alone" in done.stderr
     assert ".svg or .png" in plot("-o", "picture.gif", tmp_path / "a.json", check=1).stderr
     assert "no such" in plot(tmp_path / "no such", check=1).stderr.lower()
+
+
+def test_json_without_end_is_an_error_of_one_line(tmp_path):
+    deep = tmp_path / "deep"
+    deep.write_text("[" * 100000)
+    done = subprocess.run([sys.executable, ROOT / "scripts" / "plot", "-o", tmp_path / "x.svg", deep],
+                          capture_output=True, text=True)
+    assert done.returncode == 1 and "not the JSON" in done.stderr and "Traceback" not in done.stderr
