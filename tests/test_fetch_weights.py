@@ -834,10 +834,16 @@ def test_killed_again_and_again_the_files_are_those_of_the_source(server, tmp_pa
     assert_complete(server, tmp_path)
 
 
+def heed_interrupts():
+    """What is started in the background of a script ignores them."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_an_interrupt_ends_it_at_once_with_a_word(server, tmp_path):
     server.delay = 0.2
     p = subprocess.Popen(command(server, tmp_path), env=environment(), text=True,
-                         stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+                         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                         preexec_fn=heed_interrupts)
     while not server.asked(SHARDS[0]):
         time.sleep(0.005)
     p.send_signal(signal.SIGINT)
