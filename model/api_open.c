@@ -306,12 +306,15 @@ static void depth_find(waste_ctx *ctx, const struct file *const *files, const st
 static int experts_open(waste_ctx *ctx, const struct wish *w, struct err *e)
 {
     const struct file *const *files = container_files(ctx->container, &ctx->n_banks);
+    const struct manifest *m = container_manifest(ctx->container);
     struct io_config io = {.files = files, .n_files = ctx->n_banks};
-    struct pool_config pool = {
-        .policy = w->policy,
-        .retries = POOL_RETRIES,
-        .seed = 1,
-        .known = {.n_pages = ctx->n_banks * ctx->model.hp.n_experts, .n_files = ctx->n_banks}};
+    struct pool_config pool = {.policy = w->policy,
+                               .retries = POOL_RETRIES,
+                               .seed = 1,
+                               .known = {.n_pages = (m->n_layers - m->first_dense) * m->n_experts,
+                                         .n_files = ctx->n_banks}};
+    uint16_t *group;
+    int rc;
 
     if (!ctx->model.hp.n_experts)
         return 0;
@@ -331,8 +334,16 @@ static int experts_open(waste_ctx *ctx, const struct wish *w, struct err *e)
     pool.io = ctx->io;
     pool.frames = &ctx->frames;
     pool.depth = ctx->depth;
-    if (pool_open(&ctx->pool, &pool, e))
-        return e->code;
+    group = malloc(ctx->n_banks * sizeof(*group));
+    if (!group)
+        return err_set(e, ERR_NOMEM, "%u banks", ctx->n_banks);
+    for (unsigned i = 0; i < ctx->n_banks; i++) /* the files of a spread layer are asked together */
+        group[i] = (uint16_t)(container_file_layer(ctx->container, i) - m->first_dense);
+    pool.known.group = group;
+    rc = pool_open(&ctx->pool, &pool, e);
+    free(group);
+    if (rc)
+        return rc;
     return source_pool_open(&ctx->experts, ctx->container, ctx->pool, w->cfg.verify_records, e);
 }
 

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from conftest import BINARY, BUDGET, clean_env, waste, waste_error, waste_json
+from conftest import BINARY, BUDGET, clean_env, run_lines, waste, waste_error, waste_json
 
 IDS = ["--ids", "3 7 11 2 9", "--budget", BUDGET, "--logits"]
 
@@ -56,6 +56,20 @@ def test_it_is_the_same_model_spread_and_gathered(copy, drives, home):
     assert waste_json("place", copy, "--gather")["layers_spread"] == 0
     assert contents(copy.path) == before
     assert not any(any(d.iterdir()) for d in drives)
+
+
+def test_what_is_kept_in_memory_is_the_same(copy, drives):
+    """The policy sees layers and not files: each pin hits or misses as before."""
+    def counted():
+        _, done = run_lines(copy, "Hello", "-n", 24, "--lookahead", 0, "--io", "sync", "--budget",
+                            floor)
+        return [done[k] for k in ("hits_resident", "experts_missed", "bytes_read")]
+
+    floor = waste_json("plan", copy, "--ctx", 4096)["floor_bytes"] + 3 * copy.record_bytes(1)
+    before = counted()
+    assert before[1] > len(copy.layers()) * copy.manifest["layers"]["1"]["experts"]
+    waste_json("place", copy, "--drives", spec(drives))
+    assert counted() == before
 
 
 def test_again_is_nothing_and_otherwise_is_refused(copy, drives):
