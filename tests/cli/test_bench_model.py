@@ -2,9 +2,12 @@
 looks at how long anything took."""
 
 import pathlib
+import shutil
+import subprocess
 
 import pytest
 
+from conftest import BINARY, clean_env
 from test_bench import INVALID, arms, bench, bench_error, bench_json, check_report
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -134,3 +137,16 @@ def test_a_model_that_fails_makes_its_arm_invalid(copy):
     report = bench_json("sweep", copy, *FEW, "--budgets", "96M", check=INVALID)
     arm, = report["trials"][0]["arms"]
     assert arm["state"] == "invalid" and "expert" in arm["why"] and report["valid"] is False
+
+
+def test_what_was_learned_is_not_read_into_the_pool(tmp_path):
+    copy = tmp_path / "demo.waste"
+    shutil.copytree(DEMO, copy)
+    how = ("prefill", copy, "--rounds", 1, "--threads", 1, "--lengths", 16, "--text", TEXT)
+    before, = bench_json(*how)["trials"]
+    subprocess.run([BINARY, "run", copy, "She looked", "-n", "8", "--learn", "-q"], check=True,
+                   capture_output=True, env=clean_env())
+    assert (copy / "usage.waste").stat().st_size > 16
+    after, = bench_json(*how)["trials"]
+    read = [t["arms"][0]["records_read"]["median"] for t in (before, after)]
+    assert read[0] == read[1]
