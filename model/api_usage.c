@@ -121,7 +121,7 @@ static int usage_replaceable(const struct out_dir *d, const char *name, struct e
         close(fd);
     return ours ? 0
                 : err_set(e, ERR_ARG,
-                          "%s%s is there and no hotlist: it is not replaced; name another file",
+                          "%s: %s is there and no hotlist: it is not replaced; name another file",
                           d->path, name);
 }
 
