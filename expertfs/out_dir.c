@@ -1,7 +1,9 @@
 #include "expertfs/out_dir.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -108,9 +110,11 @@ void out_remove_temporary(const struct out_dir *d, const char *name)
 int out_create(const struct out_dir *d, const char *name, int flags, int *fd, struct err *e)
 {
     char tmp[TMP_BYTES];
+    mode_t mode = flags & OUT_PRIVATE ? 0600 : 0644;
 
     temporary(tmp, name);
-    *fd = openat(d->fd, tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | flags, 0644);
+    *fd =
+        openat(d->fd, tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | (flags & ~OUT_PRIVATE), mode);
     if (*fd < 0)
         return write_failed(d, errno, name, "creating", 1, e);
     return 0;
@@ -178,23 +182,86 @@ int out_settle(const struct out_dir *d, int fd, uint64_t at, uint64_t n, const c
     return 0;
 }
 
-int out_publish(const struct out_dir *d, const char *name, int fd, struct err *e)
+static int publish(const struct out_dir *d, const char *name, int fd, bool sync, struct err *e)
 {
     char tmp[TMP_BYTES];
     struct stat st = {.st_size = 0};
-    int bad = fstat(fd, &st) || fsync(fd) ? errno : 0;
+    int bad = fstat(fd, &st) || (sync && fsync(fd)) ? errno : 0;
 
     temporary(tmp, name);
-    posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+    if (sync)
+        posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
     if (close(fd) && !bad)
         bad = errno;
     if (bad)
         return write_failed(d, bad, name, "syncing", (uint64_t)st.st_size, e);
     if (renameat(d->fd, tmp, d->fd, name))
         return write_failed(d, errno, name, "renaming", 1, e);
-    if (fsync(d->fd) && errno != EINVAL) /* some file systems cannot sync a directory */
+    if (sync && fsync(d->fd) && errno != EINVAL) /* some file systems cannot sync a directory */
         return write_failed(d, errno, name, "syncing the directory", 1, e);
     return 0;
+}
+
+int out_publish(const struct out_dir *d, const char *name, int fd, struct err *e)
+{
+    return publish(d, name, fd, true, e);
+}
+
+int out_publish_unsynced(const struct out_dir *d, const char *name, int fd, struct err *e)
+{
+    return publish(d, name, fd, false, e);
+}
+
+int out_parent_open(struct out_dir *d, const char *path, const char **name, struct err *e)
+{
+    const char *slash = strrchr(path, '/');
+    char *dir = slash ? strndup(path, (size_t)(slash - path) + 1) : strdup(".");
+
+    *d = (struct out_dir){.path = dir, .fd = -1};
+    *name = slash ? slash + 1 : path;
+    if (!dir)
+        return err_set(e, ERR_NOMEM, "%s", path);
+    if (!**name || strlen(*name) >= OUT_NAME_BYTES)
+        err_set(e, ERR_ARG, "%s: the name of a file has 1 to %d bytes, and not %zu", path,
+                OUT_NAME_BYTES - 1, strlen(*name));
+    else if ((d->fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0)
+        err_sys(e, errno, "%s", path);
+    else
+        return 0;
+    out_parent_close(d);
+    return e->code;
+}
+
+void out_parent_close(struct out_dir *d)
+{
+    if (d->fd >= 0)
+        close(d->fd);
+    free((char *)d->path);
+    *d = (struct out_dir){.fd = -1};
+}
+
+int out_replaceable(const struct out_dir *d, const char *name, const char *magic, size_t n,
+                    const char *kind, struct err *e)
+{
+    int fd = openat(d->fd, name, O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
+    char found[16] = "";
+    ssize_t got = 0;
+    struct stat st;
+    bool ours;
+
+    assert(n <= sizeof(found));
+    if (fd < 0 && errno == ENOENT)
+        return 0;
+    ours = fd >= 0 && !fstat(fd, &st) && S_ISREG(st.st_mode);
+    if (ours)
+        got = read(fd, found, n);
+    ours = ours && (got == 0 || ((size_t)got == n && !memcmp(found, magic, n)));
+    if (fd >= 0)
+        close(fd);
+    return ours ? 0
+                : err_set(e, ERR_ARG,
+                          "%s: %s is there and no %s: it is not replaced; name another file",
+                          d->path, name, kind);
 }
 
 int out_file(const struct out_dir *d, const char *name, const void *bytes, uint64_t n,

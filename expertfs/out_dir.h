@@ -12,12 +12,21 @@
 
 #include "base/err.h"
 
-enum { OUT_NAME_BYTES = 64 };
+enum { OUT_NAME_BYTES = 252 };  /* with ".tmp" and its end, what a file system takes */
+enum { OUT_PRIVATE = 1 << 30 }; /* among flags: for the owner's eyes only */
 
 struct out_dir {
     const char *path; /* for messages; borrowed */
     int fd;
 };
+
+/* The directory that `path` names a file in, open; *name: that file, in path. */
+int out_parent_open(struct out_dir *d, const char *path, const char **name, struct err *e);
+void out_parent_close(struct out_dir *d);
+/* Does a regular file begin with these bytes, is it empty, or not there? ERR_ARG otherwise: what is
+ * there is something else (`kind` says what it is not) and is not to be replaced. */
+int out_replaceable(const struct out_dir *d, const char *name, const char *magic, size_t n,
+                    const char *kind, struct err *e);
 
 /* A small file, whole, replaced atomically. */
 int out_file(const struct out_dir *d, const char *name, const void *bytes, uint64_t n,
@@ -38,6 +47,8 @@ int out_settle(const struct out_dir *d, int fd, uint64_t at, uint64_t n, const c
                struct err *e);
 /* Sync, close and rename; fd is closed whatever happens. */
 int out_publish(const struct out_dir *d, const char *name, int fd, struct err *e);
+/* The same without waiting for the disk: after a loss of power the file may be there and empty. */
+int out_publish_unsynced(const struct out_dir *d, const char *name, int fd, struct err *e);
 
 uint64_t out_bytes(const struct out_dir *d, const char *name); /* 0: no regular file is there */
 void out_remove(const struct out_dir *d, const char *name);

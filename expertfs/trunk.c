@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <inttypes.h>
+#include <libdeflate.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,6 +30,7 @@ struct trunk {
     struct placed *placed; /* [m->n_trunk] */
     uint8_t *base;         /* the mapping; NULL until loaded */
     size_t bytes;          /* of the mapping */
+    uint32_t crc;          /* of what was read into it */
 };
 
 struct piece { /* a table to be read: file bytes [off, off + bytes) to dst */
@@ -154,7 +156,7 @@ static uint64_t window_end(const struct piece *piece, size_t n, uint64_t begin)
 
 /* Windows over the file, skipping what nobody wants; each piece takes what a window holds of it.
  * Tables do not overlap, so pieces end in the order in which they begin. */
-static int pieces_read(const struct trunk *t, const struct piece *piece, size_t n, uint8_t *window,
+static int pieces_read(struct trunk *t, const struct piece *piece, size_t n, uint8_t *window,
                        struct progress *progress, struct err *e)
 {
     uint64_t done = 0; /* bytes of piece[i] that are in place */
@@ -172,6 +174,7 @@ static int pieces_read(const struct trunk *t, const struct piece *piece, size_t 
             uint64_t take = left < end - from ? left : end - from;
 
             memcpy(piece[i].dst + done, window + (from - begin), take);
+            t->crc = libdeflate_crc32(t->crc, window + (from - begin), take);
             if (progress) {
                 atomic_fetch_add(&progress->done, take);
                 atomic_fetch_add(&progress->bytes, take);
@@ -275,6 +278,11 @@ int trunk_load(struct trunk *t, struct mem *mem, struct progress *progress, stru
         return e->code;
     }
     return 0;
+}
+
+uint32_t trunk_crc(const struct trunk *t)
+{
+    return t->crc;
 }
 
 struct trunk_view trunk_at(const struct trunk *t, const struct trunk_entry *entry)

@@ -32,6 +32,9 @@ uint64_t trunk_resident_bytes(const struct trunk *t); /* what trunk_load will ma
 /* Map and read what is wanted, in file order, `progress` (may be NULL) counting bytes. ERR_CORRUPT:
  * a scale or an F32 value that is not finite (rule T13). ERR_CANCELLED. */
 int trunk_load(struct trunk *t, struct mem *mem, struct progress *progress, struct err *e);
+/* CRC-32 of what trunk_load has read, in file order: together with container_fingerprint, which
+ * weights these are. */
+uint32_t trunk_crc(const struct trunk *t);
 struct trunk_view trunk_at(const struct trunk *t, const struct trunk_entry *entry);
 
 /* Decode one row of a tensor, from the file: out[cols] f32, w = scale * q, one product each

@@ -59,6 +59,8 @@ extern "C" {
 typedef struct waste_ctx waste_ctx;
 typedef struct waste_session waste_session;
 typedef struct waste_tokenizer waste_tokenizer;
+typedef struct waste_checkpoint waste_checkpoint;
+typedef struct waste_store waste_store;
 
 typedef enum {
     WASTE_OK = 0,
@@ -125,7 +127,9 @@ typedef struct {
     const char *cpu_level; /* NULL = best: highest kernel level used, "c", "avx2", "avx512" */
     const char *policy;    /* NULL = cfg.cache_policy: "nextuse", "lfru", "lru", "s3fifo" */
     uint32_t io_depth;     /* 0 = chosen: reads in flight */
-    uint32_t reserved0;
+    uint32_t checkpoints;  /* 0; memory for so many saved states of a full context is planned at
+                              open: for waste_checkpoint_take and waste_store. Shorter ones take
+                              less, so that more of them fit */
     const char *route_trace; /* NULL, or a file that gets one line per decode token and MoE layer */
     /* Called between tensors and layers on the calling thread, at most every 100 ms; non-zero
      * cancels. NULL = never. */
@@ -178,6 +182,10 @@ typedef struct {
         from_config; /* 1: a release's config.json; file sizes are as our converter makes them */
     char arch[64];
     uint64_t scratch_growth_bytes; /* what passes longer than 64 rows take beyond the floor */
+    uint64_t checkpoint_bytes;     /* part of mem.state_bytes: opts.checkpoints of them */
+    uint64_t session_bytes;        /* part of it: one session */
+    uint64_t state_fixed_bytes;    /* a saved state takes this, */
+    uint64_t state_token_bytes;    /* and this for each position */
 } waste_plan;
 
 WASTE_API waste_status waste_plan_ex(const char *path, const waste_cfg *cfg, const waste_opts *opts,
@@ -273,7 +281,7 @@ WASTE_API waste_status waste_get_counters(const waste_ctx *ctx, waste_counters *
  * of what is there. The next open asks for the hottest until the first pass comes, and later only
  * where the drive has nothing else to do and the pool has room. The file is replaced as a whole or
  * not at all, and nothing depends on it but time. WASTE_E_IO: it cannot be written; the uses are
- * kept for the next save. WASTE_E_ARG: usage_path ends in no name, or in one of over 63 bytes. */
+ * kept for the next save. WASTE_E_ARG: usage_path ends in no name, or in one of over 251 bytes. */
 WASTE_API waste_status waste_save_usage(waste_ctx *ctx);
 
 /* ---- text and ids ------------------------------------------------------------------------ */
@@ -449,6 +457,92 @@ typedef struct {
  * no logprob written. ARG: refused before anything ran, items[i].status says which. */
 WASTE_API waste_status waste_step(waste_ctx *ctx, waste_item *items, size_t n_items);
 
+/* ---- states: rewinding, saving, going on from a prefix -------------------------------------- */
+
+/* A checkpoint is what a session has committed, ids included, in the memory planned by
+ * opts.checkpoints. Restoring it into a session of the same context is rewinding, or forking: what
+ * follows is what would have followed, to the bit. Sampling settings stay the session's.
+ * WASTE_E_LIMIT: they take more than is left (close one). */
+WASTE_API waste_status waste_checkpoint_take(waste_session *s, waste_checkpoint **out);
+WASTE_API waste_status waste_checkpoint_restore(const waste_checkpoint *c, waste_session *s);
+WASTE_API size_t waste_checkpoint_pos(const waste_checkpoint *c);
+WASTE_API void waste_checkpoint_close(waste_checkpoint *c); /* NULL-safe; waste_close does it too */
+
+/* Positions from pos on are gone. WASTE_E_UNSUPPORTED: the model has a recurrent state, which
+ * cannot be cut, and pos is neither 0 nor the end. */
+WASTE_API waste_status waste_session_truncate(waste_session *s, size_t pos);
+
+/* A session's state in a file, with a note of the host's (at most 64 MiB; NULL: none). Written
+ * beside, synced and renamed, for the owner's eyes only; another kind of file is not replaced. */
+WASTE_API waste_status waste_session_save(waste_session *s, const char *path, const void *note,
+                                          size_t n_note);
+/* Refused with both values: FORMAT for another model, other weights, another numeric profile; LIMIT
+ * for more positions than the context has; CORRUPT for bytes that are not what was written;
+ * UNSUPPORTED for another version. The session is as it was; only if the file changes or fails
+ * after it was checked is it empty, and the sentence says so. */
+WASTE_API waste_status waste_session_load(waste_session *s, const char *path);
+WASTE_API waste_status waste_state_save(waste_ctx *ctx, const char *path); /* the default session */
+WASTE_API waste_status waste_state_load(waste_ctx *ctx, const char *path);
+
+typedef struct {
+    uint32_t size;
+    uint32_t pos;
+    uint64_t created; /* seconds since 1970 */
+    uint64_t bytes, note_bytes;
+    char arch[64], numeric[16], engine[32]; /* what it was made with */
+} waste_state_info;
+
+/* What a file says, without a model. note: NULL, or room for `cap` bytes of the note; WASTE_E_ARG
+ * when it is longer (out is filled in). Any thread. */
+WASTE_API waste_status waste_state_read(const char *path, waste_state_info *out, void *note,
+                                        size_t cap);
+
+/* A store keeps states while prompts go in, and finds the longest that a prompt begins with: in
+ * memory (opts.checkpoints) and in files, which survive a restart and may be shared by processes.
+ * What is let go first is what saves least. Damaged or foreign files are never used. Used on its
+ * context's thread; closed before the context. */
+typedef struct {
+    uint32_t size;
+    uint32_t every;     /* 512: also keep at multiples of so many positions; 0: never */
+    const char *dir;    /* for files, made if it is not there; NULL: memory only */
+    uint64_t dir_bytes; /* at most so many bytes of them; 0: no limit */
+} waste_store_cfg;
+
+WASTE_API void waste_store_cfg_init(waste_store_cfg *c);
+WASTE_API waste_status waste_store_open(waste_ctx *ctx, const waste_store_cfg *c,
+                                        waste_store **out);
+WASTE_API void waste_store_close(waste_store *st); /* NULL-safe; files stay */
+
+enum { WASTE_KEEP_LONG = 1 }; /* let go last: what many conversations begin with */
+
+/* Keep what the session has committed. tag: NULL, or text of at most 32 bytes: only the same tag
+ * finds it again. WASTE_E_IO: the file could not be written; memory has it if there was room. */
+WASTE_API waste_status waste_store_keep(waste_store *st, waste_session *s, const char *tag,
+                                        uint32_t flags);
+/* Bring a session to the longest kept state that ids begin with, at most n - 1 positions long: its
+ * own, or one of the store. *n_reused (0: it is empty now) says where to go on feeding; the logits
+ * are those of a session fed from the beginning. WASTE_OK also when a file was of no use:
+ * waste_error_detail says why. */
+WASTE_API waste_status waste_store_resume(waste_store *st, waste_session *s, const int32_t *ids,
+                                          size_t n, const char *tag, size_t *n_reused);
+/* How many positions that would be. */
+WASTE_API size_t waste_store_find(waste_store *st, const waste_session *s, const int32_t *ids,
+                                  size_t n, const char *tag);
+/* Feed up to here, keep, and ask again: the next place after pos. ends: ascending, where messages
+ * end; NULL: none. Returns n when nothing comes before. */
+WASTE_API size_t waste_store_cut(const waste_store *st, size_t pos, const size_t *ends,
+                                 size_t n_ends, size_t n);
+
+typedef struct {
+    uint32_t size;
+    uint32_t n_memory, n_files, reserved0; /* states kept now */
+    uint64_t memory_bytes, file_bytes;
+    uint64_t kept, dropped, refused; /* since open; refused: files found damaged or foreign */
+    uint64_t resumed, positions_saved;
+} waste_store_info;
+
+WASTE_API waste_status waste_store_get_info(const waste_store *st, waste_store_info *out);
+
 /* ---- for bindings ------------------------------------------------------------------------ */
 
 enum {
@@ -464,7 +558,10 @@ enum {
     WASTE_ABI_COUNTERS,
     WASTE_ABI_SAMPLING,
     WASTE_ABI_ITEM,
-    WASTE_ABI_PROGRESS
+    WASTE_ABI_PROGRESS,
+    WASTE_ABI_STATE_INFO,
+    WASTE_ABI_STORE_CFG,
+    WASTE_ABI_STORE_INFO
 };
 WASTE_API size_t waste_abi(int kind); /* sizeof; 0 for an unknown kind. Any thread */
 

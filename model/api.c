@@ -197,6 +197,12 @@ size_t waste_abi(int kind)
         return sizeof(waste_item);
     case WASTE_ABI_PROGRESS:
         return sizeof(waste_progress);
+    case WASTE_ABI_STATE_INFO:
+        return sizeof(waste_state_info);
+    case WASTE_ABI_STORE_CFG:
+        return sizeof(waste_store_cfg);
+    case WASTE_ABI_STORE_INFO:
+        return sizeof(waste_store_info);
     }
     return 0;
 }

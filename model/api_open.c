@@ -384,7 +384,7 @@ static int ctx_open(waste_ctx *ctx, const char *path, const struct wish *w, stru
         return err_wrap(e, "%s", path);
     kernels_init(&ctx->model.k, w->cpu, w->profile);
     if (plan_open(ctx, w, e) || text_open(ctx, e) || weights_open(ctx, e) ||
-        sessions_open(ctx, w->opts.max_sessions, e))
+        sessions_open(ctx, w->opts.max_sessions, e) || states_open(ctx, e))
         return e->code;
     struct act_shape shape = {ctx->plan.rows, ctx->n_sessions, w->n_threads};
     if (act_open(&ctx->act, &ctx->mem, &ctx->model, shape, e) ||
@@ -477,6 +477,7 @@ void waste_close(waste_ctx *ctx)
         frames_close(&ctx->frames);
     team_close(ctx->team);
     act_close(&ctx->act);
+    states_close(ctx);
     for (unsigned i = 0; i < ctx->n_sessions; i++)
         mem_unmap(&ctx->mem, MEM_STATE, ctx->session[i].memory,
                   session_bytes(&ctx->model.hp, ctx->ctx_tokens));

@@ -80,6 +80,8 @@ int wish_of(struct wish *w, const waste_cfg *cfg, const waste_opts *opts, struct
         return err_set(e, ERR_ARG, "ctx_tokens = %u: 1...%d are possible", w->ctx, CTX_MAX);
     if (w->opts.max_sessions < 1 || w->opts.max_sessions > 256)
         return err_set(e, ERR_ARG, "max_sessions = %u: 1...256 are possible", w->opts.max_sessions);
+    if (w->opts.checkpoints > 4096)
+        return err_set(e, ERR_ARG, "checkpoints = %u: 0...4096 are possible", w->opts.checkpoints);
     if (w->opts.max_rows < 1 || w->opts.max_rows > 4096 || w->opts.max_rows < w->opts.max_sessions)
         return err_set(e, ERR_ARG, "max_rows = %u: max_sessions (%u)...4096 are possible",
                        w->opts.max_rows, w->opts.max_sessions);
@@ -87,7 +89,8 @@ int wish_of(struct wish *w, const waste_cfg *cfg, const waste_opts *opts, struct
         return err_set(e, ERR_ARG, "lookahead = %d: 0...%d are possible, -1 = chosen",
                        w->opts.lookahead, FORMAT_TOP_K_MAX);
     if (w->cfg.cache_policy < 0 || w->cfg.cache_policy > 1)
-        return err_set(e, ERR_ARG, "cache_policy = %d: 0 (the default) or 1 (LRU)", w->cfg.cache_policy);
+        return err_set(e, ERR_ARG, "cache_policy = %d: 0 (the default) or 1 (LRU)",
+                       w->cfg.cache_policy);
     policy = w->opts.policy ? w->opts.policy : w->cfg.cache_policy ? "lru" : "nextuse";
     w->policy = policy_named(policy);
     if (!w->policy)
@@ -109,6 +112,7 @@ struct plan_request request_of(const struct wish *w, char *why, unsigned why_byt
         .usable = machine_usable_ram(NULL, why, why_bytes),
         .ctx = w->ctx,
         .sessions = w->opts.max_sessions,
+        .checkpoints = w->opts.checkpoints,
         .rows_max = w->opts.max_rows,
         .threads = w->n_threads,
         .cpu = w->cpu,
@@ -201,6 +205,10 @@ waste_status waste_plan_ex(const char *path, const waste_cfg *cfg, const waste_o
     r.max_sessions = w.opts.max_sessions;
     r.max_rows = p.rows;
     r.scratch_growth_bytes = p.scratch_rows - p.scratch;
+    r.checkpoint_bytes = p.checkpoints;
+    r.session_bytes = session_bytes(&f.hp, w.ctx);
+    r.state_fixed_bytes = session_parts_bytes(&f.hp, 0);
+    r.state_token_bytes = session_parts_bytes(&f.hp, 1) - r.state_fixed_bytes;
     r.physical_ram_bytes = machine_ram();
     r.usable_ram_bytes = q.usable;
     r.budget_bytes = p.budget;

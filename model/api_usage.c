@@ -1,7 +1,7 @@
 /* api_usage.c - the hotlist: read at open, preloaded until the first pass, saved when asked: a part
  * of waste.h (see context.h). */
-#include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -87,65 +87,31 @@ void ctx_pool_stats(const waste_ctx *ctx, struct pool_stats *out)
     pthread_mutex_unlock(lock);
 }
 
-/* The directory of a path, and the name in it. */
-static int usage_dir(const waste_ctx *ctx, char **dir, const char **name, struct err *e)
+/* Where it goes: as the host said, or into the container. */
+static int usage_parent(const waste_ctx *ctx, struct out_dir *d, const char **name, struct err *e)
 {
-    const char *path = ctx->usage_path, *slash = path ? strrchr(path, '/') : NULL;
+    char path[4096];
 
-    *name = !path ? in_container : slash ? slash + 1 : path;
-    if (!**name || strlen(*name) >= OUT_NAME_BYTES)
-        return err_set(e, ERR_ARG, "%s: the name of a file has 1 to %d bytes, and not %zu", path,
-                       OUT_NAME_BYTES - 1, strlen(*name));
-    *dir = !path   ? strdup(container_dir(ctx->container))
-           : slash ? strndup(path, (size_t)(slash - path) + 1)
-                   : strdup(".");
-    return *dir ? 0 : err_set(e, ERR_NOMEM, "%s", *name);
-}
-
-/* Is what is there, if anything, a hotlist or empty? Another kind of thing is not replaced. */
-static int usage_replaceable(const struct out_dir *d, const char *name, struct err *e)
-{
-    int fd = openat(d->fd, name, O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
-    char magic[4] = "";
-    ssize_t n = 0;
-    struct stat st;
-    bool ours;
-
-    if (fd < 0 && errno == ENOENT)
-        return 0;
-    ours = fd >= 0 && !fstat(fd, &st) && S_ISREG(st.st_mode);
-    if (ours)
-        n = read(fd, magic, sizeof(magic));
-    ours = ours && (n == 0 || (n == sizeof(magic) && !memcmp(magic, "WUSG", sizeof(magic))));
-    if (fd >= 0)
-        close(fd);
-    return ours ? 0
-                : err_set(e, ERR_ARG,
-                          "%s: %s is there and no hotlist: it is not replaced; name another file",
-                          d->path, name);
+    if (ctx->usage_path)
+        return out_parent_open(d, ctx->usage_path, name, e);
+    *name = in_container;
+    if ((size_t)snprintf(path, sizeof(path), "%s/%s", container_dir(ctx->container),
+                         in_container) >= sizeof(path))
+        return err_set(e, ERR_ARG, "%s: the path is too long", container_dir(ctx->container));
+    return out_parent_open(d, path, &(const char *){NULL}, e);
 }
 
 static int usage_write(waste_ctx *ctx, const struct hotlist *h, struct err *e)
 {
-    struct out_dir d = {.fd = -1};
+    struct out_dir d;
     const char *name;
-    char *dir = NULL;
 
-    if (usage_dir(ctx, &dir, &name, e))
+    if (usage_parent(ctx, &d, &name, e))
         return e->code;
-    d.path = dir;
-    d.fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (d.fd < 0)
-        err_sys(e, errno, "%s: %s", dir, name);
-    else if (usage_replaceable(&d, name, e))
-        ;
-    else if (hotlist_write(h, 2 * ctx->frames.n, &d, name, e))
-        err_wrap(e, "%s", dir);
-    else
-        e->code = 0;
-    if (d.fd >= 0)
-        close(d.fd);
-    free(dir);
+    if (!out_replaceable(&d, name, "WUSG", 4, "hotlist", e) &&
+        hotlist_write(h, 2 * ctx->frames.n, &d, name, e))
+        err_wrap(e, "%s", d.path);
+    out_parent_close(&d);
     return e->code;
 }
 

@@ -181,7 +181,9 @@ void plan_make(struct plan *out, const struct facts *f, const struct plan_reques
 
     p.process = process_bytes(f, r);
     p.trunk = align_up(f->trunk_bytes, 64) + weights_extra_bytes(&f->hp) + 3 * 4096;
-    p.state = r->sessions * (align_up(session_bytes(&f->hp, r->ctx), 4096));
+    p.checkpoints =
+        align_up(r->checkpoints * align_up(session_parts_bytes(&f->hp, r->ctx), 64), 4096);
+    p.state = r->sessions * (align_up(session_bytes(&f->hp, r->ctx), 4096)) + p.checkpoints;
     least = scratch_bytes(f, r, p.rows);
     p.scratch = least + p.process;
     p.all_experts = record * moe * f->hp.n_experts;

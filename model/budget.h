@@ -39,13 +39,14 @@ int facts_of_config(struct facts *out, const json_t *config, struct err *e);
 struct plan_request {
     uint64_t budget; /* 0 = choose */
     uint64_t usable; /* RAM to choose from */
-    unsigned ctx, sessions, rows_max, threads;
+    unsigned ctx, sessions, checkpoints, rows_max, threads;
     unsigned cpu; /* kernel level, which decides table sizes */
     enum profile profile;
 };
 
 struct plan {
     uint64_t trunk, state, scratch, cache_min, floor; /* at the smallest pass */
+    uint64_t checkpoints;                             /* part of state */
     uint64_t scratch_rows;                            /* scratch at `rows` */
     uint64_t working_set, all_experts, recommended;
     uint64_t budget;

@@ -1,6 +1,7 @@
 /* model/context.h - what waste_ctx is, shared by the files that implement waste.h: api.c
  * (statuses, information), api_plan.c, api_open.c, api_session.c, api_step.c, api_generate.c
- * (sessions and passes), api_text.c (text and ids), api_usage.c (the hotlist). */
+ * (sessions and passes), api_state.c (saved states), api_text.c (text and ids), api_usage.c (the
+ * hotlist). */
 #ifndef MODEL_CONTEXT_H
 #define MODEL_CONTEXT_H
 
@@ -12,7 +13,10 @@
 #include "expertfs/container.h"
 #include "include/waste.h"
 #include "model/budget.h"
+#include "model/checkpoint.h"
 #include "model/forward.h"
+#include "model/prefix.h"
+#include "model/room.h"
 #include "model/route_trace.h"
 #include "model/session.h"
 #include "model/tokenizer.h"
@@ -25,6 +29,19 @@ struct waste_session { /* the public handle */
     struct session s;
     waste_ctx *ctx;
     void *memory;
+};
+
+struct waste_checkpoint { /* the public handle */
+    waste_ctx *ctx;
+    struct cell cell;
+    unsigned pos;
+    int32_t choice;
+    waste_checkpoint *next;
+};
+
+struct waste_store { /* the public handle */
+    waste_ctx *ctx;
+    struct prefix_store *prefix;
 };
 
 /* Until the first pass a thread of ours owns the pool and reads what the hotlist names. */
@@ -62,6 +79,10 @@ struct waste_ctx {
 
     waste_session *session; /* [n_sessions]; the first is the default one */
     unsigned n_sessions;
+    void *checkpoint_memory; /* plan.checkpoints bytes, or NULL */
+    struct room room;
+    waste_checkpoint *checkpoint; /* those that are open */
+    struct state_kind kind;
     int32_t *token, *score;  /* [plan.rows] */
     struct span *span;       /* [n_sessions] */
     uint8_t *never, *spared; /* [vocab], or NULL without a tokenizer */
@@ -109,6 +130,10 @@ uint64_t expert_params(const struct hparams *hp, unsigned n);
  * wants. A call that ran passes ends with step_end, which spends a cancellation. */
 int step_feed(waste_ctx *ctx, waste_item *it, struct err *e);
 waste_status step_end(waste_ctx *ctx, int rc, struct err *e);
+
+/* api_state.c: when weights and sessions are there; before they go. */
+int states_open(waste_ctx *ctx, struct err *e);
+void states_close(waste_ctx *ctx);
 
 /* api_usage.c: at the end of open; before anything else touches the pool. */
 void preload_begin(waste_ctx *ctx);

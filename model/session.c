@@ -1,5 +1,6 @@
 #include "model/session.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -64,4 +65,65 @@ void session_commit(struct session *s, const int32_t *ids, unsigned n)
     s->choice = -1;
     s->pos += n;
     s->side = !s->side;
+}
+
+void session_truncate(struct session *s, unsigned pos)
+{
+    assert(pos <= s->pos);
+    if (pos == 0) {
+        session_reset(s);
+        return;
+    }
+    assert(pos == s->pos || !s->hp->n_kda);
+    s->pos = pos;
+    s->choice = -1;
+}
+
+enum { PART_IDS, PART_MADE, PART_STATE, PART_WINDOW, PART_LATENT };
+
+unsigned session_n_parts(const struct hparams *hp)
+{
+    return PART_LATENT + hp->n_mla;
+}
+
+static size_t part_bytes(const struct hparams *hp, unsigned i, unsigned pos)
+{
+    switch (i) {
+    case PART_IDS:
+        return pos * sizeof(int32_t);
+    case PART_MADE:
+        return pos;
+    case PART_STATE:
+        return hp->n_kda * session_state_floats(hp) * sizeof(float);
+    case PART_WINDOW:
+        return (size_t)hp->n_kda * 3 * session_window_floats(hp) * sizeof(float);
+    default:
+        return (size_t)pos * hparams_latent_stride(hp) * sizeof(float);
+    }
+}
+
+struct session_part session_part(const struct session *s, unsigned i, unsigned pos, unsigned side)
+{
+    void *at[] = {s->ids, s->made, s->state[side], s->window[side]};
+
+    return (struct session_part){
+        .at = i < PART_LATENT ? at[i] : session_latent((struct session *)s, i - PART_LATENT, 0),
+        .bytes = part_bytes(s->hp, i, pos),
+    };
+}
+
+uint64_t session_parts_bytes(const struct hparams *hp, unsigned pos)
+{
+    uint64_t n = 0;
+
+    for (unsigned i = 0; i < session_n_parts(hp); i++)
+        n += part_bytes(hp, i, pos);
+    return n;
+}
+
+void session_adopt(struct session *s, unsigned pos, int32_t choice)
+{
+    s->side = !s->side;
+    s->pos = pos;
+    s->choice = choice;
 }

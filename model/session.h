@@ -41,6 +41,23 @@ void session_init(struct session *s, const struct hparams *hp, unsigned ctx, voi
 void session_reset(struct session *s);
 /* The pass that wrote the other side is done: n more positions, these ids. */
 void session_commit(struct session *s, const int32_t *ids, unsigned n);
+/* Positions from pos on are gone; pos <= s->pos. Only where there is no recurrent state, or pos is
+ * 0 or s->pos (asserted): a state has no positions that could be cut off. */
+void session_truncate(struct session *s, unsigned pos);
+
+/* What the first `pos` positions have left behind, as pieces of memory in one fixed order: ids,
+ * who chose them, states, windows, the latent rows of each MLA layer. Their concatenation is a
+ * checkpoint. side: of states and windows. */
+struct session_part {
+    void *at;
+    size_t bytes;
+};
+unsigned session_n_parts(const struct hparams *hp);
+struct session_part session_part(const struct session *s, unsigned i, unsigned pos, unsigned side);
+uint64_t session_parts_bytes(const struct hparams *hp, unsigned pos);
+/* The parts of pos positions have been written, with states and windows on the side that was not
+ * committed: from here on they are what is committed. */
+void session_adopt(struct session *s, unsigned pos, int32_t choice);
 
 static inline size_t session_state_floats(const struct hparams *hp)
 {

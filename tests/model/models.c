@@ -65,6 +65,7 @@ static void settings(const struct setup *s, waste_cfg *cfg, waste_opts *opts)
     cfg->verify_records = !s->no_verify;
     opts->max_sessions = s->sessions ? s->sessions : 1;
     opts->max_rows = s->rows ? s->rows : 64;
+    opts->checkpoints = s->checkpoints;
     opts->lookahead = s->lookahead;
     opts->io_engine = s->io ? s->io : "sync";
     opts->numeric = s->numeric ? s->numeric : "f32";

@@ -21,7 +21,7 @@ int models_teardown(void **state);
 
 /* Open with everything at its plainest: one thread, sync engine, no lookahead, floor budget. */
 struct setup {
-    unsigned threads, sessions, rows, ctx;
+    unsigned threads, sessions, rows, ctx, checkpoints;
     int lookahead;
     uint64_t budget;
     const char *io, *numeric, *cpu, *policy, *usage;
