@@ -542,6 +542,143 @@ typedef struct {
 } waste_store_info;
 
 WASTE_API waste_status waste_store_get_info(const waste_store *st, waste_store_info *out);
+/* ---- conversations ----------------------------------------------------------------------- */
+
+/* How a container writes conversations. Content never becomes structure: a prompt is a list of
+ * segments, each one markup (written by the format) or content (written by users, tools, models),
+ * each one encoded by itself; a reply is read by token id, never by text. See docs/CHAT.md.
+ *
+ * A chat is immutable; any thread. A prompt is too, once rendered. A reply is one stream and
+ * belongs to one thread at a time. The tokenizer must outlive the chat, the chat its prompts and
+ * replies. Failures are in waste_error_detail(NULL) of the calling thread, and name the offending
+ * member by its path: "messages[2].content[0].type: ...". */
+typedef struct waste_chat waste_chat;
+typedef struct waste_prompt waste_prompt;
+typedef struct waste_reply waste_reply;
+
+enum {
+    WASTE_CHAT_XTML = 1,  /* Kimi K3: thinking, tools, images, notes on the form of answers */
+    WASTE_CHAT_PLAIN = 2, /* as chat.json says: system, user and assistant turns, nothing else */
+    WASTE_CHAT_K2 = 3,    /* Kimi K2, Kimi-Linear: turns and, where has_tools, tools */
+};
+
+typedef struct {
+    uint32_t size;
+    int32_t lenient_effort; /* 0; 1: efforts "medium" and "xhigh" are "high" and "max" */
+    const char *effort;     /* how much to think when a request does not say: NULL = "low", "high",
+                               "max", "none". Only of formats that think */
+} waste_chat_opts;
+
+WASTE_API void waste_chat_opts_init(waste_chat_opts *o);
+
+typedef struct {
+    uint32_t size;
+    uint32_t format; /* WASTE_CHAT_* */
+    int32_t has_thinking, has_tools, has_images, has_answer_formats;
+    int32_t end_id; /* ends a message; the host's stop ids are to include it */
+    uint32_t reserved0;
+    const char *name; /* "XTML", "chat.json", "K2"; static */
+} waste_chat_info;
+
+/* Which format a container speaks is decided by its control tokens, found by their texts, and by
+ * its chat.json. path: its directory; NULL: there is no chat.json. opts may be NULL.
+ * WASTE_E_UNSUPPORTED: none; the detail says why for each. A container without a chat format still
+ * continues texts. */
+WASTE_API waste_status waste_chat_open(const waste_tokenizer *t, const char *path,
+                                       const waste_chat_opts *opts, waste_chat **out);
+WASTE_API void waste_chat_close(waste_chat *c); /* NULL-safe */
+WASTE_API waste_status waste_chat_get_info(const waste_chat *c, waste_chat_info *out);
+
+/* One piece of a prompt. */
+typedef struct {
+    const char *text; /* len bytes, any of them */
+    size_t len;
+    size_t first_id; /* where its ids begin */
+    int32_t mode;    /* WASTE_CONTENT or WASTE_MARKUP */
+    uint32_t reserved0;
+} waste_segment;
+
+/* A place where the prompt could have ended: good for a snapshot of the session. */
+typedef struct {
+    size_t n_ids;    /* ids up to and with the end of this message */
+    int32_t message; /* its index in `messages`; -1: a note of the format's own */
+    uint32_t reserved0;
+} waste_message_end;
+
+/* A place for an image: the id at `at` stands for all of its rows. */
+typedef struct {
+    size_t at;
+    uint32_t message, part; /* messages[message].content[part] */
+    uint32_t width, height; /* as given, in pixels */
+    const char *source;     /* its address as given, len bytes */
+    size_t len;
+} waste_image_place;
+
+typedef struct {
+    uint32_t size;
+    uint32_t begins; /* what the reply begins with: WASTE_REASONING, WASTE_RESPONSE; 0: the turn was
+                        not handed over */
+    const int32_t *ids; /* all arrays are borrowed from the prompt */
+    size_t n_ids;
+    const waste_segment *segments;
+    size_t n_segments;
+    const waste_message_end *ends;
+    size_t n_ends;
+    const waste_image_place *images;
+    size_t n_images;
+    const char *effort;          /* "low", "high", "max"; "": no thinking */
+    const char *note;            /* a sentence for a log; "" */
+    int32_t may_call, must_call; /* 1: tools may be called; must. Nothing but the text of the
+                                    prompt enforces it here */
+    const char *must_call_name;  /* the one that must be, NUL-terminated; "": any */
+} waste_prompt_info;
+
+/* A request to ids. json, one object, UTF-8: `messages`; and optionally `tools`, `tool_choice`,
+ * `response_format`, `reasoning_effort` or `thinking`, `add_generation_prompt` (true: hand the turn
+ * to the model). Other members are ignored, so that a host may pass on what it was sent.
+ * WASTE_E_ARG: a member is not as it should be. WASTE_E_UNSUPPORTED: this format has no words for
+ * one. WASTE_E_LIMIT: too large, too deep. */
+WASTE_API waste_status waste_chat_render(const waste_chat *c, const char *json, size_t len,
+                                         waste_prompt **out);
+WASTE_API void waste_prompt_close(waste_prompt *p); /* NULL-safe */
+WASTE_API waste_status waste_prompt_get_info(const waste_prompt *p, waste_prompt_info *out);
+
+enum {
+    WASTE_REASONING = 1,      /* text of the model's reasoning */
+    WASTE_RESPONSE = 2,       /* text of its answer */
+    WASTE_CALL_BEGIN = 3,     /* a tool is called: text is its name */
+    WASTE_CALL_ARGUMENTS = 4, /* the next part of the arguments' JSON */
+    WASTE_CALL_END = 5,       /* the call is complete: it may be carried out */
+    WASTE_CALL_CUT = 6,       /* it will never be: it must not be carried out */
+    WASTE_MESSAGE_END = 7,
+};
+
+typedef struct {
+    uint32_t kind;
+    uint32_t call;    /* WASTE_CALL_*: 0, 1, ... */
+    const char *text; /* len bytes, whole characters */
+    size_t len;
+    const char *id;    /* WASTE_CALL_BEGIN: NUL-terminated, no other call of this conversation has
+                          it; else NULL */
+    int32_t number;    /* WASTE_CALL_BEGIN: the model's own for it, -1: none */
+    uint32_t complete; /* WASTE_MESSAGE_END: 1: the model ended the message, 0: it was cut */
+} waste_event;
+
+/* Read a reply to this prompt, id by id, as they are chosen. The prompt may be closed. */
+WASTE_API waste_status waste_reply_open(const waste_prompt *p, waste_reply **out);
+WASTE_API void waste_reply_close(waste_reply *r); /* NULL-safe */
+/* The next id, that of the message's end included. *events, borrowed until the next call on r, are
+ * what it brought; often none. What follows the end of the message is ignored. WASTE_E_OOM: the
+ * reply is lost. */
+WASTE_API waste_status waste_reply_feed(waste_reply *r, int32_t id, const waste_event **events,
+                                        size_t *n_events);
+/* No more ids will come. Brings what was held back, and WASTE_MESSAGE_END unless it was there. */
+WASTE_API waste_status waste_reply_end(waste_reply *r, const waste_event **events,
+                                       size_t *n_events);
+/* What came so far, as a message for the next request: {"role": "assistant", "content": ...}, with
+ * `reasoning_content` if there was any and `tool_calls` if there were complete ones. Borrowed until
+ * the next call on r. */
+WASTE_API waste_status waste_reply_message(waste_reply *r, const char **json, size_t *len);
 
 /* ---- for bindings ------------------------------------------------------------------------ */
 
@@ -561,7 +698,14 @@ enum {
     WASTE_ABI_PROGRESS,
     WASTE_ABI_STATE_INFO,
     WASTE_ABI_STORE_CFG,
-    WASTE_ABI_STORE_INFO
+    WASTE_ABI_STORE_INFO,
+    WASTE_ABI_CHAT_OPTS,
+    WASTE_ABI_CHAT_INFO,
+    WASTE_ABI_SEGMENT,
+    WASTE_ABI_MESSAGE_END,
+    WASTE_ABI_IMAGE_PLACE,
+    WASTE_ABI_PROMPT_INFO,
+    WASTE_ABI_EVENT
 };
 WASTE_API size_t waste_abi(int kind); /* sizeof; 0 for an unknown kind. Any thread */
 

@@ -203,6 +203,20 @@ size_t waste_abi(int kind)
         return sizeof(waste_store_cfg);
     case WASTE_ABI_STORE_INFO:
         return sizeof(waste_store_info);
+    case WASTE_ABI_CHAT_OPTS:
+        return sizeof(waste_chat_opts);
+    case WASTE_ABI_CHAT_INFO:
+        return sizeof(waste_chat_info);
+    case WASTE_ABI_SEGMENT:
+        return sizeof(waste_segment);
+    case WASTE_ABI_MESSAGE_END:
+        return sizeof(waste_message_end);
+    case WASTE_ABI_IMAGE_PLACE:
+        return sizeof(waste_image_place);
+    case WASTE_ABI_PROMPT_INFO:
+        return sizeof(waste_prompt_info);
+    case WASTE_ABI_EVENT:
+        return sizeof(waste_event);
     }
     return 0;
 }
