@@ -1,0 +1,218 @@
+/* test_turns.c - turns that are cancelled in every layer, edited, tried again, saved and taken up:
+ * the logits that follow are those of a cold run, for the oracle's models and the demonstration
+ * model. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "model/context.h"
+#include "tests/model/models.h"
+#include "tests/support/tiny_container.h"
+
+enum { TEXT = 24, ALL = N_MODELS + 1 };
+
+/* ---- a cancel in the n-th layer ---- */
+
+static unsigned polls, cancel_at; /* of the running pass; 0: never */
+
+void __real_ctx_poll(void *arg);
+void __wrap_ctx_poll(void *arg);
+void __wrap_ctx_poll(void *arg)
+{
+    waste_ctx *ctx = arg;
+
+    __real_ctx_poll(arg);
+    if (++polls == cancel_at)
+        waste_cancel(ctx);
+}
+
+/* ---- */
+
+static const char *dir_of(unsigned i)
+{
+    return i < N_MODELS ? models[i].dir : DEMO_DIR;
+}
+
+static void text_make(int32_t ids[TEXT], unsigned vocab, uint32_t seed)
+{
+    for (unsigned i = 0; i < TEXT; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        ids[i] = (int32_t)((seed >> 8) % (vocab < 4000 ? vocab : 4000));
+    }
+}
+
+static float *cold(waste_ctx *ctx, const int32_t *ids, unsigned n)
+{
+    size_t bytes = ctx->model.hp.vocab * sizeof(float);
+    float *out = malloc(bytes);
+
+    waste_state_reset(ctx);
+    memcpy(out, model_feed(ctx, ids, n, TEXT), bytes);
+    waste_state_reset(ctx);
+    return out;
+}
+
+/* One pass, cancelled in its first layer, its second, ... until nothing is left to cancel. Returns
+ * how often it was. */
+static unsigned pass_cancelled_everywhere(waste_ctx *ctx, waste_item *it)
+{
+    size_t pos = waste_session_pos(it->session), bytes, after_bytes;
+    void *before = model_memory(ctx, &bytes), *after;
+    unsigned nth = 1;
+
+    for (;; nth++) {
+        waste_status st;
+
+        polls = 0;
+        cancel_at = nth;
+        st = waste_step(ctx, it, 1);
+        cancel_at = 0;
+        if (st == WASTE_OK)
+            break;
+        assert_int_equal(st, WASTE_E_CANCELLED);
+        assert_int_equal(it->status, WASTE_E_CANCELLED);
+        assert_int_equal(polls, nth); /* not a layer more */
+        assert_int_equal(waste_session_pos(it->session), pos);
+        after = model_memory(ctx, &after_bytes);
+        assert_int_equal(bytes, after_bytes);
+        assert_memory_equal(before, after, bytes);
+        free(after);
+    }
+    free(before);
+    return nth - 1;
+}
+
+static void cancelled_in_any_layer_it_goes_on_as_if_nothing_had_been(void **state)
+{
+    static const unsigned cuts[] = {1, 5, TEXT};
+
+    (void)state;
+    for (unsigned i = 0; i < ALL; i++)
+        for (unsigned c = 0; c < 3; c++) {
+            struct setup s = {.lookahead = 4, .threads = 2};
+            waste_ctx *ctx = model_open(dir_of(i), &s);
+            waste_item it = {.size = sizeof(it), .want = WASTE_WANT_LOGITS};
+            int32_t ids[TEXT];
+            float *want;
+
+            text_make(ids, ctx->model.hp.vocab, i);
+            want = cold(ctx, ids, TEXT);
+            it.session = waste_session_default(ctx);
+            for (unsigned at = 0; at < TEXT; at += (unsigned)it.n_done) {
+                it.ids = ids + at;
+                it.n_ids = cuts[c] < TEXT - at ? cuts[c] : TEXT - at;
+                assert_true(pass_cancelled_everywhere(ctx, &it) >= ctx->model.hp.n_layers);
+            }
+            assert_memory_equal(it.logits, want, ctx->model.hp.vocab * sizeof(*want));
+            free(want);
+            waste_close(ctx);
+        }
+}
+
+/* Feed a prompt as a chat does: what is kept first, places to keep at, logits of the last. */
+static const float *taken_up(waste_ctx *ctx, waste_store *st, const int32_t *ids, unsigned n,
+                             size_t *reused)
+{
+    waste_item it = {
+        .size = sizeof(it), .session = waste_session_default(ctx), .want = WASTE_WANT_LOGITS};
+    size_t ends[] = {n / 3, n / 2};
+
+    assert_int_equal(waste_store_resume(st, it.session, ids, n, NULL, reused), WASTE_OK);
+    for (size_t at = *reused; at < n; at += it.n_done) {
+        it.ids = ids + at;
+        it.n_ids = waste_store_cut(st, at, ends, 2, n) - at;
+        assert_int_equal(waste_step(ctx, &it, 1), WASTE_OK);
+        assert_int_equal(waste_store_keep(st, it.session, NULL, 0), WASTE_OK);
+    }
+    return it.logits;
+}
+
+/* Every prompt there is: each beginning of one text, then each with another end, then again. */
+static void every_beginning_and_every_edit_equals_a_cold_run(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i < ALL; i++) {
+        struct setup s = {.checkpoints = 6};
+        waste_ctx *ctx = model_open(dir_of(i), &s), *plain = model_open(dir_of(i), &s);
+        size_t bytes = ctx->model.hp.vocab * sizeof(float), reused, saved = 0;
+        int32_t ids[TEXT], other[TEXT];
+        waste_store_cfg c;
+        waste_store *st;
+
+        text_make(ids, ctx->model.hp.vocab, i);
+        text_make(other, ctx->model.hp.vocab, i + 100);
+        waste_store_cfg_init(&c);
+        c.every = 6;
+        assert_int_equal(waste_store_open(ctx, &c, &st), WASTE_OK);
+        for (unsigned round = 0; round < 3; round++)
+            for (unsigned n = 1; n <= TEXT; n++) {
+                int32_t prompt[TEXT];
+                float *want;
+
+                memcpy(prompt, ids, sizeof(ids));
+                if (round == 1)
+                    memcpy(prompt + n - 1, other, (TEXT - n + 1) * sizeof(*other));
+                want = cold(plain, prompt, round == 1 ? TEXT : n);
+                assert_memory_equal(taken_up(ctx, st, prompt, round == 1 ? TEXT : n, &reused), want,
+                                    bytes);
+                saved += reused;
+                free(want);
+            }
+        assert_true(saved > TEXT * TEXT / 2);
+        waste_store_close(st);
+        waste_close(ctx);
+        waste_close(plain);
+    }
+}
+
+/* The demonstration model, as the other models in test_checkpoint.c. */
+static void the_demonstration_model_is_saved_and_taken_up_anywhere(void **state)
+{
+    struct setup s = {.checkpoints = 1}, later = {.threads = 2, .lookahead = 3};
+    waste_ctx *ctx = model_open(DEMO_DIR, &s), *other = model_open(DEMO_DIR, &later);
+    size_t bytes = ctx->model.hp.vocab * sizeof(float);
+    char dir[512], path[600];
+    int32_t ids[TEXT];
+    float *want;
+
+    (void)state;
+    tiny_dir(dir, sizeof(dir));
+    snprintf(path, sizeof(path), "%s/s", dir);
+    text_make(ids, ctx->model.hp.vocab, 3);
+    want = cold(ctx, ids, TEXT);
+    for (unsigned at = 0; at < TEXT; at++) {
+        waste_checkpoint *c;
+
+        waste_state_reset(ctx);
+        if (at)
+            model_feed(ctx, ids, at, 3);
+        assert_int_equal(waste_checkpoint_take(waste_session_default(ctx), &c), WASTE_OK);
+        assert_int_equal(waste_state_save(ctx, path), WASTE_OK);
+        model_feed(ctx, ids, TEXT - at, 7);
+        assert_int_equal(waste_checkpoint_restore(c, waste_session_default(ctx)), WASTE_OK);
+        assert_memory_equal(model_feed(ctx, ids + at, TEXT - at, 4), want, bytes);
+        assert_int_equal(waste_state_load(other, path), WASTE_OK);
+        assert_memory_equal(model_feed(other, ids + at, TEXT - at, 1), want, bytes);
+        waste_checkpoint_close(c);
+    }
+    free(want);
+    tiny_remove(dir);
+    waste_close(ctx);
+    waste_close(other);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(cancelled_in_any_layer_it_goes_on_as_if_nothing_had_been),
+        cmocka_unit_test(every_beginning_and_every_edit_equals_a_cold_run),
+        cmocka_unit_test(the_demonstration_model_is_saved_and_taken_up_anywhere),
+    };
+
+    return cmocka_run_group_tests(tests, models_setup, models_teardown);
+}
