@@ -9,18 +9,17 @@
 #include <stddef.h>
 
 #include "base/err.h"
-#include "cli/stop.h"
 #include "waste.h"
 
 struct answer {
-    struct stop *stop;
+    waste_stops *stops;
     waste_utf8 utf8;
     char *bytes; /* past the stop strings */
     size_t room; /* of token bytes, that bytes and text were made for */
     char *text;  /* what the last answer_feed let go: whole characters */
     size_t len;
-    int matched; /* index of the stop string that ended it; -1 */
-    bool keep;   /* collect everything in `whole` */
+    int32_t matched; /* index of the stop string that ended it; -1 */
+    bool keep;       /* collect everything in `whole` */
     char *whole;
     size_t whole_len, whole_room;
 };

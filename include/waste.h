@@ -322,6 +322,24 @@ typedef struct {
  * Returns bytes written. Any thread, one per stream. */
 WASTE_API size_t waste_utf8_feed(waste_utf8 *u, const char *bytes, size_t len, int end, char *out);
 
+/* Stop strings, several at once, in bytes that arrive in fragments. What is held back is what can
+ * still become one of them, and nothing else. */
+typedef struct {
+    const char *text;
+    size_t len;
+} waste_text;
+typedef struct waste_stops waste_stops;
+/* Copied; n may be 0. WASTE_E_ARG: an empty one. The detail: waste_error_detail(NULL). */
+WASTE_API waste_status waste_stops_open(const waste_text *strings, size_t n, waste_stops **out);
+WASTE_API void waste_stops_close(waste_stops *s); /* NULL-safe */
+/* The most that feeding len bytes can give. */
+WASTE_API size_t waste_stops_room(const waste_stops *s, size_t len);
+/* Take bytes; out, the caller's, gets what can no longer belong to a stop string. end: nothing
+ * follows, and all of it is given. *matched: -1, or which string is complete (of those that end
+ * here, the longest): out ends right before it, the rest is dropped. Returns bytes written. */
+WASTE_API size_t waste_stops_feed(waste_stops *s, const char *bytes, size_t len, int end, char *out,
+                                  int32_t *matched);
+
 /* NUL-terminated forms, as published. waste_detokenize adds a NUL. */
 WASTE_API waste_status waste_tokenize(waste_ctx *ctx, const char *text, int add_bos, int32_t *out,
                                       size_t cap, size_t *n_out);
@@ -376,14 +394,14 @@ WASTE_API waste_status waste_state_reset(waste_ctx *ctx); /* empty the default s
 /* ---- sessions ---------------------------------------------------------------------------- */
 
 typedef struct {
-    const char *text;
-    size_t len;
-} waste_text;
-
-typedef struct {
     int32_t id;
     float value;
 } waste_bias;
+
+typedef struct {
+    int32_t id;
+    float logprob; /* of the model's own distribution: before bias, penalties and temperature */
+} waste_logprob;
 
 /* Order: bias, penalties, top_k, temperature, top_p, min_p, draw. Each is off by default. */
 typedef struct {
@@ -400,6 +418,8 @@ typedef struct {
     size_t n_logit_bias;
     const int32_t *stop_tokens; /* besides the container's own end ids */
     size_t n_stop;
+    uint32_t n_logprobs; /* 0...20: in waste_item.top, the likeliest ids of each choice */
+    uint32_t reserved0;
 } waste_sampling;
 
 WASTE_API void waste_sampling_init(waste_sampling *p);
@@ -446,13 +466,17 @@ typedef struct {
     float *id_logprobs;      /* out: the caller's [n_next]; written where asked in [0, n_done), when
                                 the pass is in; the rest is left alone */
     size_t n_next;           /* in: at least n_ids */
+    const waste_logprob
+        *top; /* out, with `token`: the session's n_logprobs likeliest ids, likeliest
+                 first, the lower id among equals; the engine's until the next step */
+    size_t n_top;
 } waste_item;
 
 /* One pass over rows of these sessions. Rows are taken from the items in order until max_rows are
  * full; what did not fit has n_done 0 and waits for the next call (rotate the items, or the last
  * ones starve). A session's bits depend on its own ids alone, not on the cut or the company.
  * `ids` may point at `token`. The stride of the array is items[0].size; one that ends before
- * next_ids, as in older hosts, will do. IO, CORRUPT (also: a logit that is not finite), OOM,
+ * next_ids or top, as in older hosts, will do. IO, CORRUPT (also: a logit that is not finite), OOM,
  * CANCELLED, LIMIT (bias and penalties leave no finite logit): nothing was committed for any item,
  * no logprob written. ARG: refused before anything ran, items[i].status says which. */
 WASTE_API waste_status waste_step(waste_ctx *ctx, waste_item *items, size_t n_items);

@@ -214,7 +214,8 @@ static int sessions_open(waste_ctx *ctx, unsigned n, struct err *e)
     ctx->token = calloc(ctx->plan.rows, sizeof(*ctx->token));
     ctx->score = calloc(ctx->plan.rows, sizeof(*ctx->score));
     ctx->span = calloc(n, sizeof(*ctx->span));
-    if (!ctx->session || !ctx->token || !ctx->score || !ctx->span)
+    ctx->top = calloc(n, SAMPLER_TOP_MAX * sizeof(*ctx->top));
+    if (!ctx->session || !ctx->token || !ctx->score || !ctx->span || !ctx->top)
         return err_set(e, ERR_NOMEM, "%u sessions", n);
     for (; ctx->n_sessions < n; ctx->n_sessions++) {
         waste_session *s = &ctx->session[ctx->n_sessions];
@@ -493,6 +494,7 @@ void waste_close(waste_ctx *ctx)
     free(ctx->token);
     free(ctx->score);
     free(ctx->span);
+    free(ctx->top);
     free(ctx->never);
     free(ctx->spared);
     free(ctx);

@@ -110,6 +110,8 @@ static int sampling_check(const waste_sampling *p, unsigned vocab, struct err *e
             !isfinite(p->logit_bias[i].value))
             return err_set(e, ERR_ARG, "logit_bias: id %d (vocabulary of %u), value %g",
                            p->logit_bias[i].id, vocab, (double)p->logit_bias[i].value);
+    if (p->n_logprobs > SAMPLER_TOP_MAX)
+        return err_set(e, ERR_ARG, "n_logprobs = %u, at most %d", p->n_logprobs, SAMPLER_TOP_MAX);
     if (p->n_stop > SAMPLER_STOP_MAX || (p->n_stop && !p->stop_tokens))
         return err_set(e, ERR_ARG, "stop_tokens: %zu ids, at most %d", p->n_stop, SAMPLER_STOP_MAX);
     return 0;
@@ -151,6 +153,7 @@ waste_status waste_session_sampling(waste_session *s, const waste_sampling *from
         to->bias_id[i] = p.logit_bias[i].id;
         to->bias[i] = p.logit_bias[i].value;
     }
+    to->n_top = p.n_logprobs;
     to->n_stop = (unsigned)p.n_stop;
     if (to->n_stop)
         memcpy(to->stop, p.stop_tokens, p.n_stop * sizeof(*to->stop));

@@ -34,7 +34,7 @@ static int next_ids_check(const struct step *s, size_t i, struct err *e)
     const waste_item *it = item(s, i);
     unsigned vocab = s->ctx->model.hp.vocab;
 
-    if (s->stride < sizeof(*it))
+    if (s->stride < offsetof(waste_item, n_next) + sizeof(it->n_next))
         return err_set(e, ERR_ARG,
                        "item %zu: id logprobs are wanted, but items[0].size = %zu ends before them "
                        "(%zu expected)",
@@ -92,8 +92,17 @@ static int items_check(const struct step *s, struct err *e)
     return 0;
 }
 
-static void item_clear(waste_item *it)
+static bool has_top(const struct step *s)
 {
+    return s->stride >= offsetof(waste_item, n_top) + sizeof(size_t);
+}
+
+static void item_clear(const struct step *s, waste_item *it)
+{
+    if (has_top(s)) {
+        it->top = NULL;
+        it->n_top = 0;
+    }
     it->n_done = 0;
     it->token = -1;
     it->logprob = 0;
@@ -126,7 +135,7 @@ static void rows_take(const struct step *s, struct rows *rows)
 
         n = n < room ? n : room;
         memcpy(ctx->token + rows->n, it->ids, n * sizeof(*ctx->token));
-        item_clear(it);
+        item_clear(s, it);
         if (atomic_exchange(&se->cancel, false)) {
             it->status = WASTE_E_CANCELLED;
             continue;
@@ -177,11 +186,26 @@ static bool ends_turn(const waste_ctx *ctx, const struct session *se, int32_t id
     return false;
 }
 
+static void item_top(const waste_ctx *ctx, waste_item *it, const float *logits)
+{
+    waste_logprob *top = ctx->top + (it->session - ctx->session) * SAMPLER_TOP_MAX;
+    int32_t id[SAMPLER_TOP_MAX];
+    float logprob[SAMPLER_TOP_MAX];
+    unsigned n =
+        sampler_top(logits, ctx->model.hp.vocab, it->session->s.sampler.n_top, id, logprob);
+
+    for (unsigned i = 0; i < n; i++)
+        top[i] = (waste_logprob){.id = id[i], .logprob = logprob[i]};
+    it->top = top;
+    it->n_top = n;
+}
+
 /* What the host wanted to know of a finished item. Before anything is committed: a logit that is
  * not finite ends the pass like any other damage. */
-static int item_choose(waste_ctx *ctx, waste_item *it, const struct span *sp, const float *logits,
-                       struct err *e)
+static int item_choose(const struct step *s, waste_item *it, const struct span *sp,
+                       const float *logits, struct err *e)
 {
+    waste_ctx *ctx = s->ctx;
     struct session *se = sp->session;
     unsigned n;
 
@@ -202,6 +226,8 @@ static int item_choose(waste_ctx *ctx, waste_item *it, const struct span *sp, co
                        ctx->act.choose, &it->token, &it->logprob, e))
         return e->code;
     it->stop = ends_turn(ctx, se, it->token) ? WASTE_STOP_ID : 0;
+    if (has_top(s) && se->sampler.n_top)
+        item_top(ctx, it, logits);
     return 0;
 }
 
@@ -233,7 +259,7 @@ static int pass(const struct step *s, struct rows *rows, struct err *e)
 
         if (!it->n_done)
             continue;
-        rc = item_choose(ctx, it, &rows->span[n], ctx->act.logits + (size_t)n * ctx->model.hp.vocab,
+        rc = item_choose(s, it, &rows->span[n], ctx->act.logits + (size_t)n * ctx->model.hp.vocab,
                          e);
         n++;
     }
@@ -250,7 +276,7 @@ static void items_undo(const struct step *s, int code)
 
         if (!it->n_done)
             continue;
-        item_clear(it);
+        item_clear(s, it);
         it->status = status_of(code);
         if (code == ERR_CANCELLED)
             atomic_store(&it->session->s.cancel, false);
@@ -278,7 +304,7 @@ static void items_commit(const struct step *s)
             continue;
         row0 = sp++->row0;                         /* spans are the items that got rows, in order */
         if (atomic_exchange(&se->cancel, false)) { /* others wanted the pass; this one does not */
-            item_clear(it);
+            item_clear(s, it);
             it->status = WASTE_E_CANCELLED;
             continue;
         }

@@ -4,7 +4,10 @@
 #include <string.h>
 
 #include "model/context.h"
+#include "model/stop.h"
 #include "model/utf8.h"
+
+enum { STOPS_MAX = 4096 };
 
 static const struct tokenizer *in(const waste_tokenizer *t)
 {
@@ -165,4 +168,42 @@ waste_status waste_detokenize(waste_ctx *ctx, const int32_t *ids, size_t n, char
     }
     out[*n_out] = 0;
     return WASTE_OK;
+}
+
+/* ---- stop strings ---- */
+
+waste_status waste_stops_open(const waste_text *strings, size_t n, waste_stops **out)
+{
+    struct stop *s;
+    struct err e;
+
+    if (!out || (n && !strings) || n > STOPS_MAX)
+        return ctx_refuse(NULL, "waste_stops_open: out, and at most 4096 strings are needed");
+    if (stop_open(&s, strings, (unsigned)n, &e))
+        return thread_fail(&e);
+    *out = (waste_stops *)s;
+    return WASTE_OK;
+}
+
+void waste_stops_close(waste_stops *s)
+{
+    stop_close((struct stop *)s);
+}
+
+size_t waste_stops_room(const waste_stops *s, size_t len)
+{
+    return len + stop_held_max((const struct stop *)s);
+}
+
+size_t waste_stops_feed(waste_stops *s, const char *bytes, size_t len, int end, char *out,
+                        int32_t *matched)
+{
+    struct stop *stop = (struct stop *)s;
+    int found;
+    size_t n = stop_feed(stop, bytes, len, out, &found);
+
+    if (found < 0 && end)
+        n += stop_flush(stop, out + n);
+    *matched = found;
+    return n;
 }

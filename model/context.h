@@ -85,6 +85,7 @@ struct waste_ctx {
     struct state_kind kind;
     int32_t *token, *score;  /* [plan.rows] */
     struct span *span;       /* [n_sessions] */
+    waste_logprob *top;      /* [n_sessions][SAMPLER_TOP_MAX] */
     uint8_t *never, *spared; /* [vocab], or NULL without a tokenizer */
     int32_t stop[EOS_MAX];   /* ids that end a turn in this container */
     unsigned n_stop;

@@ -126,7 +126,8 @@ static int32_t largest(const float *l, unsigned vocab)
     return best;
 }
 
-float sampler_logprob(const float *logits, unsigned vocab, int32_t id)
+/* The largest logit, and the logarithm of the sum of e to the distances from it. */
+static double log_sum(const float *logits, unsigned vocab, float *largest)
 {
     float m = logits[0];
     double sum = 0;
@@ -135,7 +136,39 @@ float sampler_logprob(const float *logits, unsigned vocab, int32_t id)
         m = logits[i] > m ? logits[i] : m;
     for (unsigned i = 0; i < vocab; i++)
         sum += (double)poly_exp(logits[i] - m);
-    return (float)((double)(logits[id] - m) - log(sum));
+    *largest = m;
+    return log(sum);
+}
+
+float sampler_logprob(const float *logits, unsigned vocab, int32_t id)
+{
+    float m;
+    double sum = log_sum(logits, vocab, &m);
+
+    return (float)((double)(logits[id] - m) - sum);
+}
+
+unsigned sampler_top(const float *logits, unsigned vocab, unsigned n, int32_t *id, float *logprob)
+{
+    unsigned k = 0;
+    double sum;
+    float m;
+
+    for (unsigned i = 0; i < vocab && n; i++) {
+        unsigned at = k;
+
+        if (k == n && logits[i] <= logits[id[k - 1]])
+            continue;
+        while (at > 0 && logits[i] > logits[id[at - 1]])
+            at--;
+        k += k < n;
+        memmove(id + at + 1, id + at, (k - 1 - at) * sizeof(*id));
+        id[at] = (int32_t)i;
+    }
+    sum = log_sum(logits, vocab, &m);
+    for (unsigned i = 0; i < k; i++)
+        logprob[i] = (float)((double)(logits[id[i]] - m) - sum);
+    return k;
 }
 
 /* v: adjusted logits on entry, -inf for what is out; weights on return, 0 for what is out. */

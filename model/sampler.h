@@ -11,7 +11,7 @@
 
 #include "base/err.h"
 
-enum { SAMPLER_BIAS_MAX = 1024, SAMPLER_STOP_MAX = 256 };
+enum { SAMPLER_BIAS_MAX = 1024, SAMPLER_STOP_MAX = 256, SAMPLER_TOP_MAX = 20 };
 
 struct sampler {
     float temperature; /* <= 0: greedy */
@@ -21,7 +21,7 @@ struct sampler {
     uint32_t stream;
     float repeat_penalty, presence_penalty, frequency_penalty;
     unsigned repeat_window;
-    unsigned n_bias, n_stop;
+    unsigned n_bias, n_stop, n_top;
     int32_t bias_id[SAMPLER_BIAS_MAX];
     float bias[SAMPLER_BIAS_MAX];
     int32_t stop[SAMPLER_STOP_MAX];
@@ -44,6 +44,10 @@ int sampler_choose(const struct sampler *s, const float *logits, unsigned vocab,
 /* log p(id) of the model's own distribution. logits: [vocab], all finite. The exponentials are
  * added in f64, ids ascending: the same bits for the same logits, whoever asks. */
 float sampler_logprob(const float *logits, unsigned vocab, int32_t id);
+
+/* The n likeliest ids, likeliest first, the lower one among equals, with their log probabilities,
+ * those of sampler_logprob. n <= SAMPLER_TOP_MAX. Returns how many: n, or vocab. */
+unsigned sampler_top(const float *logits, unsigned vocab, unsigned n, int32_t *id, float *logprob);
 
 /* Uniform in [0, 1) by Philox4x32-10. */
 double sampler_uniform(uint64_t seed, uint32_t stream, uint32_t pos);

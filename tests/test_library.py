@@ -102,7 +102,8 @@ class Item(ctypes.Structure):
                 ("logprob", ctypes.c_float), ("stop", ctypes.c_uint32),
                 ("logits", ctypes.POINTER(ctypes.c_float)),
                 ("next_ids", ctypes.POINTER(ctypes.c_int32)),
-                ("id_logprobs", ctypes.POINTER(ctypes.c_float)), ("n_next", ctypes.c_size_t)]
+                ("id_logprobs", ctypes.POINTER(ctypes.c_float)), ("n_next", ctypes.c_size_t),
+                ("top", ctypes.c_void_p), ("n_top", ctypes.c_size_t)]
 
 
 class Counters(ctypes.Structure):

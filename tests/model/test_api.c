@@ -463,6 +463,84 @@ static void logprobs_that_make_no_sense_are_refused(void **state)
     waste_close(ctx);
 }
 
+/* The likeliest ids, by looking at all of them; the same with and without filters. */
+static void the_likeliest_ids_come_with_a_choice(void **state)
+{
+    static const unsigned want[] = {0, 1, 5, 20};
+
+    (void)state;
+    for (unsigned i = 0; i < N_MODELS; i++) {
+        struct setup s = {.sessions = 2};
+        waste_ctx *ctx = model_open(models[i].dir, &s);
+        const struct golden *g = &models[i].gold;
+
+        for (unsigned k = 0; k < 4; k++) {
+            waste_item it[2] = {{.size = sizeof(*it), .ids = g->ids, .n_ids = 3},
+                                {.size = sizeof(*it), .ids = g->ids, .n_ids = 2}};
+            waste_session *other;
+            waste_sampling p;
+
+            assert_int_equal(waste_session_open(ctx, &other), WASTE_OK);
+            waste_sampling_init(&p);
+            p.n_logprobs = want[k];
+            p.temperature = 2;
+            p.top_k = 1 + (int)k;
+            it[0].session = waste_session_default(ctx);
+            it[1].session = other;
+            it[0].want = WASTE_WANT_LOGITS | WASTE_WANT_TOKEN;
+            it[1].want = WASTE_WANT_TOKEN;
+            waste_state_reset(ctx);
+            assert_int_equal(waste_session_sampling(it[0].session, &p), WASTE_OK);
+            assert_int_equal(waste_step(ctx, it, 2), WASTE_OK);
+            assert_int_equal(it[1].n_top, 0);
+            assert_null(it[1].top);
+            assert_int_equal(it[0].n_top, want[k] < g->vocab ? want[k] : g->vocab);
+            for (size_t j = 0; j < it[0].n_top; j++) {
+                unsigned better = 0;
+                const waste_logprob *t = &it[0].top[j];
+
+                for (unsigned id = 0; id < g->vocab; id++) {
+                    float l = it[0].logits[id], mine = it[0].logits[t->id];
+
+                    better += l > mine || (l == mine && id < (unsigned)t->id);
+                }
+                assert_int_equal(better, j);
+                if (t->id == it[0].token)
+                    assert_memory_equal(&t->logprob, &it[0].logprob, sizeof(float));
+            }
+            waste_session_close(other);
+        }
+        waste_sampling p;
+
+        waste_sampling_init(&p);
+        p.n_logprobs = 21;
+        assert_int_equal(waste_session_sampling(waste_session_default(ctx), &p), WASTE_E_ARG);
+        waste_close(ctx);
+    }
+}
+
+static void stop_strings_of_a_host(void **state)
+{
+    const waste_text strings[] = {{"a\0b", 3}, {"xyz", 3}};
+    waste_stops *s;
+    char out[16];
+    int32_t matched;
+
+    (void)state;
+    assert_int_equal(waste_stops_open(strings, 2, &s), WASTE_OK);
+    assert_int_equal(waste_stops_room(s, 4), 6);
+    assert_int_equal(waste_stops_feed(s, "qa\0", 3, 0, out, &matched), 1);
+    assert_int_equal(matched, -1);
+    assert_int_equal(waste_stops_feed(s, "bz", 2, 0, out, &matched), 0);
+    assert_int_equal(matched, 0);
+    assert_int_equal(waste_stops_feed(s, "xy", 2, 1, out, &matched), 2);
+    assert_int_equal(matched, -1);
+    waste_stops_close(s);
+    assert_int_equal(waste_stops_open(&(waste_text){"", 0}, 1, &s), WASTE_E_ARG);
+    assert_int_equal(waste_stops_open(NULL, 1, &s), WASTE_E_ARG);
+    waste_stops_close(NULL);
+}
+
 /* A host that was built before next_ids was there: its items are shorter, and lie closer. */
 static void items_of_older_hosts_still_do(void **state)
 {
@@ -1241,6 +1319,8 @@ int main(void)
         cmocka_unit_test(logprobs_not_asked_for_are_left_alone),
         cmocka_unit_test(logprobs_that_make_no_sense_are_refused),
         cmocka_unit_test(items_of_older_hosts_still_do),
+        cmocka_unit_test(the_likeliest_ids_come_with_a_choice),
+        cmocka_unit_test(stop_strings_of_a_host),
         cmocka_unit_test(steps_take_what_fits),
         cmocka_unit_test(budgets_below_the_floor_are_refused_with_the_numbers),
         cmocka_unit_test(text_goes_in_and_out),

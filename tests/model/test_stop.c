@@ -1,4 +1,4 @@
-#include "cli/stop.h"
+#include "model/stop.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,15 +13,26 @@
 
 enum { TEXT_MAX = 64, STRINGS_MAX = 4 };
 
+static struct stop *open_stops(const char *const *strings, unsigned n, int want)
+{
+    waste_text text[16];
+    struct stop *s = NULL;
+    struct err e;
+
+    assert_true(n <= 16);
+    for (unsigned i = 0; i < n; i++)
+        text[i] = (waste_text){strings[i], strlen(strings[i])};
+    assert_int_equal(stop_open(&s, text, n, &e), want);
+    return s;
+}
+
 /* Feed text in pieces of `step` bytes; out is everything up to the match, or the end. */
 static int run(const char *const *strings, unsigned n, const char *text, size_t len, size_t step,
                char out[3 * TEXT_MAX], size_t *out_len)
 {
-    struct stop *s;
-    struct err e;
+    struct stop *s = open_stops(strings, n, 0);
     int matched = -1;
 
-    assert_int_equal(stop_open(&s, strings, n, &e), 0);
     *out_len = 0;
     for (size_t at = 0; at < len && matched < 0; at += step) {
         size_t part = len - at < step ? len - at : step;
@@ -85,13 +96,11 @@ static void the_first_of_equal_strings_is_named(void **state)
 static void only_what_can_still_match_is_held_back(void **state)
 {
     const char *const strings[] = {"<|end_of_msg|>"};
-    struct stop *s;
-    struct err e;
+    struct stop *s = open_stops(strings, 1, 0);
     char out[64];
     int matched;
 
     (void)state;
-    assert_int_equal(stop_open(&s, strings, 1, &e), 0);
     assert_int_equal(stop_held_max(s), 13);
     assert_int_equal(stop_feed(s, "Hello", 5, out, &matched), 5);
     assert_int_equal(stop_feed(s, " a<", 3, out, &matched), 2);
@@ -122,12 +131,9 @@ static void any_byte_passes(void **state)
 static void an_empty_string_is_refused(void **state)
 {
     const char *const strings[] = {"a", ""};
-    struct stop *s = NULL;
-    struct err e;
 
     (void)state;
-    assert_int_equal(stop_open(&s, strings, 2, &e), ERR_ARG);
-    assert_null(s);
+    assert_null(open_stops(strings, 2, ERR_ARG));
     stop_close(NULL);
 }
 

@@ -1,19 +1,20 @@
-/* cli/stop.h - stop strings, several at once, in bytes that arrive in fragments.
+/* model/stop.h - stop strings, several at once, in bytes that arrive in fragments.
  *
  * An Aho-Corasick automaton. Its state is the longest end of the text so far that begins some stop
  * string: exactly what must be held back, and nothing else is. One stream per automaton.
  */
-#ifndef CLI_STOP_H
-#define CLI_STOP_H
+#ifndef MODEL_STOP_H
+#define MODEL_STOP_H
 
 #include <stddef.h>
 
 #include "base/err.h"
+#include "include/waste.h"
 
 struct stop;
 
 /* n may be 0: everything passes. Strings are copied. ERR_ARG: an empty string; ERR_NOMEM. */
-int stop_open(struct stop **out, const char *const *texts, unsigned n, struct err *e);
+int stop_open(struct stop **out, const waste_text *texts, unsigned n, struct err *e);
 void stop_close(struct stop *s); /* NULL-safe */
 
 /* The most that is ever held back: the longest string less one byte. */

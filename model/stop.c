@@ -1,4 +1,4 @@
-#include "cli/stop.h"
+#include "model/stop.h"
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -19,16 +19,18 @@ struct stop {
     size_t held_max;
 };
 
-static void insert(struct stop *s, const char *text, int string)
+static void insert(struct stop *s, const waste_text *text, int string)
 {
     uint32_t at = 0;
 
-    for (const unsigned char *p = (const unsigned char *)text; *p; p++) {
-        if (!s->node[at].next[*p]) {
+    for (size_t i = 0; i < text->len; i++) {
+        uint8_t b = (uint8_t)text->text[i];
+
+        if (!s->node[at].next[b]) {
             s->node[s->n_nodes] = (struct node){.depth = s->node[at].depth + 1, .string = -1};
-            s->node[at].next[*p] = s->n_nodes++;
+            s->node[at].next[b] = s->n_nodes++;
         }
-        at = s->node[at].next[*p];
+        at = s->node[at].next[b];
     }
     if (s->node[at].string < 0)
         s->node[at].string = string;
@@ -62,13 +64,13 @@ static void link_nodes(struct stop *s, uint32_t *queue)
     }
 }
 
-static int build(struct stop *s, const char *const *texts, unsigned n, struct err *e)
+static int build(struct stop *s, const waste_text *texts, unsigned n, struct err *e)
 {
     size_t total = 1, longest = 1;
     uint32_t *queue;
 
     for (unsigned i = 0; i < n; i++) {
-        size_t len = strlen(texts[i]);
+        size_t len = texts[i].len;
 
         if (!len)
             return err_set(e, ERR_ARG, "a stop string is empty");
@@ -89,15 +91,15 @@ static int build(struct stop *s, const char *const *texts, unsigned n, struct er
     s->node[0].string = -1;
     s->n_nodes = 1;
     for (unsigned i = 0; i < n; i++) {
-        s->length[i] = (uint32_t)strlen(texts[i]);
-        insert(s, texts[i], (int)i);
+        s->length[i] = (uint32_t)texts[i].len;
+        insert(s, &texts[i], (int)i);
     }
     link_nodes(s, queue);
     free(queue);
     return 0;
 }
 
-int stop_open(struct stop **out, const char *const *texts, unsigned n, struct err *e)
+int stop_open(struct stop **out, const waste_text *texts, unsigned n, struct err *e)
 {
     struct stop *s = calloc(1, sizeof(*s));
 
