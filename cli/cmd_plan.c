@@ -80,7 +80,7 @@ static json_t *plan_json(const waste_plan *p)
                   "expert_cache_bytes", p->fits ? count(p->pool_bytes) : (json_int_t)-1);
     json_t *more = json_pack(
         "{s:b, s:b, s:s, s:o, s:i, s:i, s:i, s:i, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:b, "
-        "s:I}",
+        "s:I, s:I, s:I, s:I, s:I}",
         "budget_chosen", p->budget_chosen, "fits", p->fits, "usable_why", p->usable_why, "arch",
         json_text(p->arch, strnlen(p->arch, sizeof(p->arch))), "sessions", (int)p->max_sessions,
         "max_rows", (int)p->max_rows, "layers", (int)p->n_layers, "moe_layers",
@@ -88,7 +88,10 @@ static json_t *plan_json(const waste_plan *p)
         count(p->params_total), "params_active", count(p->params_active), "record_bytes",
         count(p->record_bytes), "expert_bytes", count(p->expert_bytes), "trunk_file_bytes",
         count(p->trunk_file_bytes), "disk_bytes", count(p->disk_bytes), "from_config",
-        p->from_config, "scratch_growth_bytes", count(p->scratch_growth_bytes));
+        p->from_config, "scratch_growth_bytes", count(p->scratch_growth_bytes), "session_bytes",
+        count(p->session_bytes), "checkpoint_bytes", count(p->checkpoint_bytes),
+        "state_fixed_bytes", count(p->state_fixed_bytes), "state_token_bytes",
+        count(p->state_token_bytes));
 
     if (o && more)
         json_object_update(o, more);
@@ -137,12 +140,17 @@ static void print_memory(const waste_plan *p)
 
 static void print_disk(const waste_plan *p)
 {
+    char each[64];
+
     printf("Disk%s\n", p->from_config ? ", once converted" : "");
     row("container", p->disk_bytes, "");
     row("  trunk", p->trunk_file_bytes, "");
     row("  experts", p->expert_bytes, "");
     row("one expert", p->record_bytes, "");
     row("one token's experts", p->mem.working_set_bytes, "");
+    snprintf(each, sizeof(each), "and %llu bytes for each position",
+             (unsigned long long)p->state_token_bytes);
+    row("a saved conversation", p->state_fixed_bytes, each);
 }
 
 static void print_estimate(struct cli *c, const waste_plan *p, const struct rates *r)
