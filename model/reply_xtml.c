@@ -115,7 +115,6 @@ static void argument_begin(struct reply *r, bool has_key)
 {
     struct xtml_reader *x = &r->xtml;
 
-    argument_end(r);
     x->argument = ARGUMENT_DROPPED;
     if (!has_key || !r->call_open || x->has_raw || key_used(x, buf_all(&x->key)))
         return;
@@ -248,6 +247,7 @@ static void open_element(struct reply *r, struct str name, struct str attributes
     if (is(name, "call")) {
         open_call(r, attributes);
     } else if (is(name, "argument")) {
+        argument_end(r); /* one that was not closed before this */
         attribute(&x->type, attributes, "type");
         argument_begin(r, attribute(&x->key, attributes, "key"));
     } else if (is(name, "json")) {
