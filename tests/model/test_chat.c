@@ -491,8 +491,8 @@ static void a_prompt_up_to_a_message_is_the_prompt_of_those_messages(void **stat
     static const char *const m[] = {
         "{\"role\":\"system\",\"content\":\"s\"}",
         "{\"role\":\"user\",\"content\":[{\"text\":\"a\"},{\"text\":\"b\"}]}",
-        "{\"role\":\"assistant\",\"content\":\"c\",\"tool_calls\":[{\"id\":\"1\",\"name\":\"f\","
-        "\"arguments\":{\"x\":[]}}]}",
+        ("{\"role\":\"assistant\",\"content\":\"c\",\"tool_calls\":[{\"id\":\"1\",\"name\":\"f\","
+         "\"arguments\":{\"x\":[]}}]}"),
         "{\"role\":\"tool\",\"tool_call_id\":\"1\",\"content\":\"r\"}",
         "{\"role\":\"user\",\"content\":\"d\"}",
     };
