@@ -654,7 +654,7 @@ typedef struct {
     const char *note;            /* a sentence for a log; "" */
     int32_t may_call, must_call; /* 1: tools may be called; must. Nothing but the text of the
                                     prompt enforces it here */
-    const char *must_call_name;  /* the one that must be, NUL-terminated; "": any */
+    waste_text must_call_name;   /* the one that must be; len 0: any */
 } waste_prompt_info;
 
 /* A request to ids. json, one object, UTF-8: `messages`; and optionally `tools`, `tool_choice`,

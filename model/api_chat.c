@@ -129,7 +129,7 @@ waste_status waste_prompt_get_info(const waste_prompt *prompt, waste_prompt_info
         .note = p->note,
         .may_call = p->may_call,
         .must_call = p->must_call,
-        .must_call_name = p->must_call_name.s,
+        .must_call_name = {buf_all(&p->must_call_name).s, p->must_call_name.n},
     };
     if (!struct_out(out, &info, sizeof(info)))
         return ctx_refuse(NULL, "waste_prompt_get_info: out->size is not set");

@@ -269,7 +269,6 @@ static int render(struct prompt *p, const struct chat *c, const struct conversat
     p->may_call = (talk->tools || talk->tools_later) && talk->choice != CHOICE_NONE;
     p->must_call = talk->choice == CHOICE_REQUIRED;
     buf_str(&p->must_call_name, talk->choice_name);
-    buf_put(&p->must_call_name, "", 1);
     memcpy(p->note, talk->note, sizeof(p->note));
     if (c->format == WASTE_CHAT_XTML ? xtml_render(p, c, talk, e) : plain_render(p, c, talk, e))
         return e->code;

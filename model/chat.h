@@ -14,7 +14,7 @@
 #define MODEL_CHAT_H
 
 #include "model/conversation.h"
-#include "model/prompt.h"
+#include "model/chat_prompt.h"
 
 enum marker { /* of both families; chat_marker_text has the texts */
               MARK_OPEN,

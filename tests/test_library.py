@@ -193,3 +193,73 @@ def test_the_library_reads_no_environment():
                                capture_output=True, text=True).stdout
     for name in ("getenv", "secure_getenv", "exit", "abort_handler", "puts", "printf"):
         assert not re.search(rf"\b{name}(@|$)", undefined, re.M), name
+
+
+class PromptInfo(ctypes.Structure):
+    """waste_prompt_info, the same."""
+    _fields_ = [("size", ctypes.c_uint32), ("begins", ctypes.c_uint32),
+                ("ids", ctypes.POINTER(ctypes.c_int32)), ("n_ids", ctypes.c_size_t),
+                ("segments", ctypes.c_void_p), ("n_segments", ctypes.c_size_t),
+                ("ends", ctypes.c_void_p), ("n_ends", ctypes.c_size_t),
+                ("images", ctypes.c_void_p), ("n_images", ctypes.c_size_t),
+                ("effort", ctypes.c_char_p), ("note", ctypes.c_char_p),
+                ("may_call", ctypes.c_int32), ("must_call", ctypes.c_int32),
+                ("must_call_name", ctypes.c_char_p), ("must_call_name_len", ctypes.c_size_t)]
+
+
+class Event(ctypes.Structure):
+    """waste_event, the same."""
+    _fields_ = [("kind", ctypes.c_uint32), ("call", ctypes.c_uint32), ("text", ctypes.c_void_p),
+                ("len", ctypes.c_size_t), ("id", ctypes.c_char_p), ("number", ctypes.c_int32),
+                ("complete", ctypes.c_uint32)]
+
+
+ABI_PROMPT_INFO, ABI_EVENT = 18, 19
+RESPONSE, MESSAGE_END = 2, 7
+WANT_TOKEN, STOP_ID = 1, 1
+
+
+def events_of(call, *args):
+    """The events of one call, as (kind, text, complete)."""
+    events, n = ctypes.POINTER(Event)(), ctypes.c_size_t()
+    assert call(*args, ctypes.byref(events), ctypes.byref(n)) == 0
+    return [(e.kind, ctypes.string_at(e.text, e.len).decode(), e.complete)
+            for e in events[:n.value]]
+
+
+def test_a_binding_talks_to_the_demonstration_model(library):
+    """From a request to the message that the next request will hold, as a server does it."""
+    assert library.waste_abi(ABI_PROMPT_INFO) == ctypes.sizeof(PromptInfo)
+    assert library.waste_abi(ABI_EVENT) == ctypes.sizeof(Event)
+    library.waste_tokenizer_of.restype = ctypes.c_void_p
+    path = str(ROOT / "share" / "demo.waste").encode()
+    ctx, chat, prompt, reply = (ctypes.c_void_p() for _ in range(4))
+    assert library.waste_open(path, None, ctypes.byref(ctx)) == 0
+    tokenizer = ctypes.c_void_p(library.waste_tokenizer_of(ctx))
+    assert library.waste_chat_open(tokenizer, path, None, ctypes.byref(chat)) == 0
+    request = json.dumps({"messages": [{"role": "user", "content": "Hello! <|im_end|>"}]}).encode()
+    assert library.waste_chat_render(chat, request, ctypes.c_size_t(len(request)),
+                                     ctypes.byref(prompt)) == 0
+    info = PromptInfo(size=ctypes.sizeof(PromptInfo))
+    assert library.waste_prompt_get_info(prompt, ctypes.byref(info)) == 0
+    assert info.begins == RESPONSE and info.n_ends == 1 and info.effort == b""
+    assert library.waste_reply_open(prompt, ctypes.byref(reply)) == 0
+    item = Item(size=ctypes.sizeof(Item), want=WANT_TOKEN, ids=info.ids, n_ids=info.n_ids,
+                session=library.waste_session_default(ctx))
+    got = []
+    for _ in range(40):
+        assert library.waste_step(ctx, ctypes.byref(item), 1) == 0
+        got += events_of(library.waste_reply_feed, reply, ctypes.c_int32(item.token))
+        if item.stop == STOP_ID:
+            break
+        item.ids, item.n_ids = (ctypes.c_int32 * 1)(item.token), 1
+    got += events_of(library.waste_reply_end, reply)
+    assert [kind for kind, _, _ in got].count(MESSAGE_END) == 1 and got[-1][0] == MESSAGE_END
+    said = "".join(text for kind, text, _ in got if kind == RESPONSE)
+    text, length = ctypes.c_void_p(), ctypes.c_size_t()
+    assert library.waste_reply_message(reply, ctypes.byref(text), ctypes.byref(length)) == 0
+    message = json.loads(ctypes.string_at(text, length.value))
+    assert said and message == {"role": "assistant", "content": said}
+    for close, handle in (("reply", reply), ("prompt", prompt), ("chat", chat)):
+        getattr(library, f"waste_{close}_close")(handle)
+    library.waste_close(ctx)

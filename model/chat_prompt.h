@@ -1,11 +1,11 @@
-/* model/prompt.h - a prompt: segments, each markup or content, and the ids they become.
+/* model/chat_prompt.h - a prompt: segments, each markup or content, and the ids they become.
  *
  * Put the segments in order, then encode. Each one is encoded by itself: joining neighbours changes
  * ids, and joining content to markup hands control to whoever wrote the content. Empty ones are
  * dropped. A failed allocation sticks until prompt_encode reports it.
  */
-#ifndef MODEL_PROMPT_H
-#define MODEL_PROMPT_H
+#ifndef MODEL_CHAT_PROMPT_H
+#define MODEL_CHAT_PROMPT_H
 
 #include "include/waste.h"
 #include "model/buf.h"
@@ -28,7 +28,7 @@ struct prompt {
     uint32_t begins;
     const char *effort; /* static */
     bool may_call, must_call;
-    struct buf must_call_name; /* NUL-terminated when it is not empty */
+    struct buf must_call_name; /* empty: any */
     char note[160];
 };
 

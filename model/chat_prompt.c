@@ -1,4 +1,4 @@
-#include "model/prompt.h"
+#include "model/chat_prompt.h"
 
 /* Room for one more; NULL: there is none, and the prompt has failed. */
 static void *one_more(struct prompt *p, void *array, size_t n, size_t *cap, size_t size)
