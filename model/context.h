@@ -1,7 +1,7 @@
 /* model/context.h - what waste_ctx is, shared by the files that implement waste.h: api.c
  * (statuses, information), api_plan.c, api_open.c, api_session.c, api_step.c, api_generate.c
- * (sessions and passes), api_state.c (saved states), api_text.c (text and ids), api_usage.c (the
- * hotlist). */
+ * (sessions and passes), api_state.c (saved states), api_text.c (text and ids), api_chat.c
+ * (conversations), api_usage.c (the hotlist). */
 #ifndef MODEL_CONTEXT_H
 #define MODEL_CONTEXT_H
 
