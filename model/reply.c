@@ -77,6 +77,7 @@ void reply_call_begin(struct reply *r, struct str name, int32_t number)
     call = &r->calls[r->n_calls++];
     *call = (struct reply_call){.number = number};
     buf_str(&call->name, name);
+    r->failed |= call->name.failed;
     snprintf(call->id, sizeof(call->id), "call_%016" PRIx64 "_%" PRIu32, r->hash, r->n_calls - 1);
     r->call_open = true;
     event = add_event(r, WASTE_CALL_BEGIN);
@@ -92,6 +93,7 @@ void reply_call_arguments(struct reply *r, struct str part)
     if (!r->call_open)
         return;
     buf_str(&last_call(r)->arguments, part);
+    r->failed |= last_call(r)->arguments.failed;
     add_text(r, WASTE_CALL_ARGUMENTS, part);
 }
 
@@ -189,8 +191,6 @@ static int deliver(struct reply *r, const waste_event **events, size_t *n, struc
                   x->value.failed || x->scratch.failed || x->names.failed || x->key.failed ||
                   x->type.failed || x->keys.failed;
 
-    for (uint32_t i = 0; i < r->n_calls; i++)
-        failed |= r->calls[i].name.failed || r->calls[i].arguments.failed;
     r->failed = failed;
     if (failed)
         return err_set(e, ERR_NOMEM, "reply");
