@@ -18,11 +18,14 @@
 /* The levels of rvq_c.c differ in vector width alone; what looks up in vectors replaces them. */
 static void rvq_by_hand(struct kernels *k, unsigned cpu)
 {
-    if (cpu & CPU_AVX2)
+    if (cpu & CPU_AVX2) {
         rvq_by_hand_avx2(k);
+        rvq_by_hand_avx2_float(k);
+    }
     if (cpu & CPU_AVX2 && cpu & CPU_AVX512 && cpu & CPU_AVX512_VBMI) {
         rvq_by_hand_avx512(k);
         rvq_by_hand_vbmi(k);
+        rvq_by_hand_vbmi_float(k);
     }
 }
 #endif

@@ -3,6 +3,7 @@
  * Byte tables, which the hand-written i16 and i8 kernels of every instruction set prepare:
  *   scale float[block], padded to 64 bytes, then
  *   bytes [position][stage][plane][64 or 256 entries]
+ * (f32 by VBMI: no scales, and four planes, the bytes of the floats, lowest first.)
  * Codes are stored unsigned, code + 32768 in two planes (high, low) or code + 128 in one, so that
  * one lookup gives one byte and 32 positions of 8 stages add up to less than 2^16.
  */
@@ -81,7 +82,9 @@ INLINE size_t byte_tables_bytes(const struct rvq_shape *s, size_t planes)
 
 /* Set the slots that a hand-written kernel serves better than rvq_c.c does at the same level. */
 void rvq_by_hand_avx2(struct kernels *k);
+void rvq_by_hand_avx2_float(struct kernels *k);
 void rvq_by_hand_avx512(struct kernels *k);
 void rvq_by_hand_vbmi(struct kernels *k);
+void rvq_by_hand_vbmi_float(struct kernels *k);
 
 #endif

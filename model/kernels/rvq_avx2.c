@@ -1,4 +1,4 @@
-/* Residual VQ on AVX2: `direct` with sums in registers, byte tables by pshufb.
+/* Residual VQ on AVX2 in integers: byte tables by pshufb.
  *
  * pshufb looks up among 16 and gives 0 where an index has its top bit set. The tables T_0 ... T_7
  * of 128 entries are kept as T_0, T_1 ^ T_0, T_2 ^ T_1 ..., and an index x meets the t-th as x - 16
@@ -9,85 +9,7 @@
 
 #include "model/kernels/rvq.h"
 
-enum { HALF = ROWS / 2, CHAIN = 8, TOGETHER = 8 };
-
-/* acc[row][DIM] of n rows, n a constant, over positions of one tile. */
-INLINE void direct_rows(float *acc, const float *x, const float *codebook, const uint8_t *cell,
-                        uint32_t n_positions, const struct rvq_shape *shape, const unsigned n,
-                        const uint32_t stages, const bool packed)
-{
-    const uint32_t stride = packed ? 3 : stages;
-    const float *book[STAGES];
-    __m256 sum[TOGETHER];
-
-    for (uint32_t s = 0; s < stages; s++)
-        book[s] = codebook + s * shape->entries * DIM;
-#pragma GCC unroll 8
-    for (unsigned r = 0; r < n; r++)
-        sum[r] = _mm256_load_ps(acc + r * DIM);
-    for (uint32_t p = 0; p < n_positions; p++, x += DIM, cell += ROWS * stride) {
-        __m256 xs = _mm256_loadu_ps(x);
-
-#pragma GCC unroll 8
-        for (unsigned r = 0; r < n; r++) {
-            const uint8_t *at = cell + r * stride;
-            __m256 w = _mm256_loadu_ps(book[0] + (size_t)entry(at, packed, 0) * DIM);
-
-#pragma GCC unroll 4
-            for (uint32_t s = 1; s < stages; s++)
-                w = _mm256_add_ps(w, _mm256_loadu_ps(book[s] + (size_t)entry(at, packed, s) * DIM));
-            sum[r] = _mm256_fmadd_ps(xs, w, sum[r]);
-        }
-    }
-#pragma GCC unroll 8
-    for (unsigned r = 0; r < n; r++)
-        _mm256_store_ps(acc + r * DIM, sum[r]);
-}
-
-/* The n rows of a row block; cells of BLOCK positions stay in L1 with the codebook. */
-INLINE void direct_block(float *acc, const float *x, const float *codebook, const uint8_t *index,
-                         uint32_t n, const struct rvq_shape *shape, const uint32_t stages,
-                         const bool packed)
-{
-    const uint32_t stride = packed ? 3 : stages, end = positions(shape);
-
-    for (uint32_t p = 0; p < end; p += BLOCK, x += BLOCK * DIM, index += BLOCK * ROWS * stride) {
-        uint32_t m = min_u32(end - p, BLOCK), r = 0;
-
-        for (; r + TOGETHER <= n; r += TOGETHER)
-            direct_rows(acc + r * DIM, x, codebook, index + r * stride, m, shape, TOGETHER, stages,
-                        packed);
-        for (; r < n; r++)
-            direct_rows(acc + r * DIM, x, codebook, index + r * stride, m, shape, 1, stages,
-                        packed);
-    }
-}
-
-/* Prepared by rvq_c.c: the codebook's address in a line of its own, then x. */
-static void rows_direct(float *y, const void *prepared, const uint8_t *index, const uint16_t *scale,
-                        const struct rvq_shape *shape, uint32_t r0, uint32_t r1)
-{
-    const float *x = (const float *)(const void *)((const char *)prepared + LINE);
-    const float *codebook;
-
-    memcpy(&codebook, prepared, sizeof(codebook));
-    for (uint32_t r = r0; r < r1; r += ROWS) {
-        const uint8_t *at = index + r / ROWS * block_bytes(shape);
-        uint32_t n = min_u32(r1 - r, ROWS);
-        alignas(32) float acc[ROWS * DIM] = {0};
-
-        if (is_packed(shape))
-            direct_block(acc, x, codebook, at, n, shape, 4, true);
-        else if (shape->stages == 3)
-            direct_block(acc, x, codebook, at, n, shape, 3, false);
-        else if (shape->stages == 2)
-            direct_block(acc, x, codebook, at, n, shape, 2, false);
-        else
-            direct_block(acc, x, codebook, at, n, shape, shape->stages, false);
-        for (uint32_t i = 0; i < n; i++)
-            y[r + i] = fold8(acc + i * DIM) * half_to_f32(scale[r + i]);
-    }
-}
+enum { HALF = ROWS / 2, CHAIN = 8 };
 
 /* The eight components of 8 entries, entries in the lanes; entries beyond n are zero. */
 INLINE void load_transposed(__m256 *out, const float *codebook, uint32_t n)
@@ -483,8 +405,6 @@ static void rows_i8(float *y, const void *prepared, const uint8_t *index, const 
 
 void rvq_by_hand_avx2(struct kernels *k)
 {
-    if (k->profile == PROFILE_DIRECT)
-        k->rvq_rows = rows_direct;
     if (k->profile == PROFILE_I16) {
         k->rvq_prepared_bytes = prepared_bytes_i16;
         k->rvq_prepare = prepare_i16;

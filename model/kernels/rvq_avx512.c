@@ -1,5 +1,5 @@
-/* Byte tables for i16 and i8: entries of a transposed codebook in the lanes, 32 positions against
- * 16 entries that stay in registers, the block's maximum found on the way. */
+/* Tables of bytes, for the lookups of rvq_vbmi: entries of a transposed codebook in the lanes, 32
+ * positions against 16 entries that stay in registers, the block's maximum found on the way. */
 #include <immintrin.h>
 #include <stdalign.h>
 
@@ -135,6 +135,45 @@ INLINE void prepare_bytes(void *prepared, const float *x, const float *codebook,
     }
 }
 
+/* 64 floats of a position as four planes of bytes, lowest first. */
+INLINE void store_planes(uint8_t *to, const float *table, size_t plane)
+{
+    for (unsigned i = 0; i < STRIPE; i += 16) {
+        __m512i u = _mm512_castps_si512(_mm512_load_ps(table + i));
+
+#pragma GCC unroll 4
+        for (unsigned b = 0; b < sizeof(float); b++)
+            _mm_store_si128((__m128i *)(void *)(to + b * plane + i),
+                            _mm512_cvtepi32_epi8(_mm512_srli_epi32(u, 8 * b)));
+    }
+}
+
+static size_t prepared_bytes_f32(const struct rvq_shape *s)
+{
+    return positions(s) * s->stages * sizeof(float) * plane_bytes(s);
+}
+
+/* bytes [position][stage][byte of a float][64 or 256 entries] */
+static void prepare_f32(void *prepared, const float *x, const float *codebook,
+                        const struct rvq_shape *shape, uint32_t p0, uint32_t p1)
+{
+    alignas(64) float table[STRIPES_MAX * BLOCK * STRIPE];
+    const size_t plane = plane_bytes(shape), stage = sizeof(float) * plane;
+
+    for (uint32_t p = p0; p < p1; p += BLOCK) {
+        const float *stripe = table;
+        uint32_t n = min_u32(p1 - p, BLOCK);
+        uint8_t *to = (uint8_t *)prepared + p * shape->stages * stage;
+
+        build(table, x + p * DIM, codebook, shape, n);
+        for (uint32_t s = 0; s < shape->stages; s++)
+            for (size_t c = 0; c < plane; c += STRIPE, stripe += BLOCK * STRIPE)
+                for (uint32_t i = 0; i < n; i++)
+                    store_planes(to + (i * shape->stages + s) * stage + c, stripe + i * STRIPE,
+                                 plane);
+    }
+}
+
 static size_t prepared_bytes_i16(const struct rvq_shape *s)
 {
     return byte_tables_bytes(s, 2);
@@ -159,6 +198,10 @@ static void prepare_i8(void *prepared, const float *x, const float *codebook,
 
 void rvq_by_hand_avx512(struct kernels *k)
 {
+    if (k->profile == PROFILE_F32) {
+        k->rvq_prepared_bytes = prepared_bytes_f32;
+        k->rvq_prepare = prepare_f32;
+    }
     if (k->profile == PROFILE_I16) {
         k->rvq_prepared_bytes = prepared_bytes_i16;
         k->rvq_prepare = prepare_i16;

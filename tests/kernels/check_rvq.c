@@ -9,7 +9,15 @@
 static const struct rvq_shape shapes[] = {
     {72, 136, 3, 256, 3}, {136, 72, 3, 256, 3},   {72, 136, 4, 64, 3}, {136, 1032, 4, 64, 3},
     {64, 256, 2, 256, 2}, {65, 264, 1, 256, 1},   {1, 8, 3, 1, 3},     {130, 520, 8, 256, 8},
-    {70, 512, 5, 37, 5},  {200, 2304, 3, 256, 3}, {3, 248, 4, 200, 4},
+    {70, 512, 5, 37, 5},  {200, 2304, 3, 256, 3}, {3, 248, 4, 200, 4}, {86, 96, 4, 256, 4},
+    {190, 264, 2, 64, 2}, {333, 80, 3, 64, 3},
+};
+
+/* More row blocks than any variant takes at once, and some left over. */
+static const struct rvq_shape tall[] = {
+    {1229, 48, 3, 256, 3},
+    {1229, 104, 2, 256, 2},
+    {1229, 72, 4, 64, 3},
 };
 
 struct rvq_case {
@@ -150,16 +158,18 @@ static void run(const struct kernels *k, const struct rvq_case *c, float *y)
     const uint32_t n = c->shape.cols / 8, rows = c->shape.rows;
     const uint32_t p = n > 32 ? n / 2 / 32 * 32 : n, r = rows > 64 ? rows / 2 / 64 * 64 : rows;
     size_t bytes = k->rvq_prepared_bytes(&c->shape);
-    void *prepared = check_new(bytes);
+    uint8_t *prepared = check_new(bytes + 64);
 
     assert_int_equal(bytes % 64, 0);
-    memset(prepared, 0xa5, bytes);
+    memset(prepared, 0xa5, bytes + 64);
     if (p < n)
         k->rvq_prepare(prepared, c->x, c->codebook, &c->shape, p, n);
     k->rvq_prepare(prepared, c->x, c->codebook, &c->shape, 0, p);
     if (r < rows)
         k->rvq_rows(y, prepared, c->index, c->scale, &c->shape, r, rows);
     k->rvq_rows(y, prepared, c->index, c->scale, &c->shape, 0, r);
+    for (unsigned i = 0; i < 64; i++)
+        assert_int_equal(prepared[bytes + i], 0xa5);
 }
 
 /* A level, or after the last one the best this machine would do without VBMI. */
@@ -206,10 +216,21 @@ static void experts_match_their_definition(void **unused)
     }
 }
 
+static void tall_experts_match_their_definition(void **unused)
+{
+    (void)unused;
+    for (unsigned s = 0; s < N_ELEMS(tall); s++) {
+        struct rvq_case c = random_case(&tall[s], FILL_WILD, CODES_RANDOM);
+
+        one_case(&c, true);
+        check_free();
+    }
+}
+
 static void extreme_indices_match(void **unused)
 {
     (void)unused;
-    for (unsigned s = 0; s < 6; s++)
+    for (unsigned s = 0; s < N_ELEMS(shapes); s++)
         for (enum codes kind = CODES_LOWEST; kind < CODES; kind++) {
             struct rvq_case c = random_case(&shapes[s], FILL_WILD, kind);
 
@@ -237,7 +258,7 @@ static void the_largest_sums_are_exact(void **unused)
 static void nonfinite_inputs_stay_nonfinite(void **unused)
 {
     (void)unused;
-    for (unsigned s = 0; s < 6; s++)
+    for (unsigned s = 0; s < N_ELEMS(shapes); s++)
         for (unsigned again = 0; again < 3; again++) {
             struct rvq_case c = random_case(&shapes[s], FILL_NONFINITE, CODES_RANDOM);
 
@@ -266,6 +287,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(experts_match_their_definition),
+        cmocka_unit_test(tall_experts_match_their_definition),
         cmocka_unit_test(extreme_indices_match),
         cmocka_unit_test(the_largest_sums_are_exact),
         cmocka_unit_test(nonfinite_inputs_stay_nonfinite),
