@@ -80,6 +80,13 @@ INLINE size_t byte_tables_bytes(const struct rvq_shape *s, size_t planes)
     return codes_offset(s) + positions(s) * s->stages * planes * plane_bytes(s);
 }
 
+/* Ask for bytes before they are needed; hardware does not follow several streams well. */
+INLINE void prefetch(const uint8_t *at, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i += LINE)
+        __builtin_prefetch(at + i);
+}
+
 /* Set the slots that a hand-written kernel serves better than rvq_c.c does at the same level. */
 void rvq_by_hand_avx2(struct kernels *k);
 void rvq_by_hand_avx2_float(struct kernels *k);

@@ -1,15 +1,16 @@
 /* Residual VQ on AVX2 in integers: byte tables by pshufb.
  *
- * pshufb looks up among 16 and gives 0 where an index has its top bit set. The tables T_0 ... T_7
- * of 128 entries are kept as T_0, T_1 ^ T_0, T_2 ^ T_1 ..., and an index x meets the t-th as x - 16
- * t, saturated: those up to x / 16 answer, the others see a negative number, and the exclusive or
- * of all is T_(x / 16). Entries from 128 up start a chain of their own with x ^ 128. */
+ * pshufb looks up among 16 and gives 0 where an index has its top bit set. The tables T_0 ... T_3
+ * of 64 entries are kept as T_0, T_1 ^ T_0, T_2 ^ T_1, T_3 ^ T_2, and an index x meets the t-th as
+ * x - 16 t: those up to x / 16 answer, the others see a negative number, and the exclusive or of
+ * all is T_(x / 16). 256 entries are four such chains, looked up with the same four indices; bits 6
+ * and 7 choose. */
 #include <immintrin.h>
 #include <stdalign.h>
 
 #include "model/kernels/rvq.h"
 
-enum { HALF = ROWS / 2, CHAIN = 8 };
+enum { HALF = ROWS / 2, CHAIN = 4, AHEAD = 4 << 10 /* bytes */ };
 
 /* The eight components of 8 entries, entries in the lanes; entries beyond n are zero. */
 INLINE void load_transposed(__m256 *out, const float *codebook, uint32_t n)
@@ -166,28 +167,39 @@ INLINE void thirds(__m256i *e, const uint8_t *cell)
                                _mm256_shuffle_epi8(v[2], thirds_in(2, s)));
 }
 
-/* Bits of a where mask has ones, of b elsewhere; six of them. */
-INLINE __m256i six_bits(char mask, __m256i a, __m256i b)
+/* Byte s of each of 32 rows of two, in order. */
+INLINE void halves_of(__m256i *e, const uint8_t *cell)
+{
+    const __m256i low = _mm256_set1_epi16(255);
+    __m256i a = load_halves(cell, cell + 32), b = load_halves(cell + 16, cell + 48);
+
+    e[0] = _mm256_packus_epi16(_mm256_and_si256(a, low), _mm256_and_si256(b, low));
+    e[1] = _mm256_packus_epi16(_mm256_srli_epi16(a, 8), _mm256_srli_epi16(b, 8));
+}
+
+/* Bits of a where mask has ones, of b elsewhere. */
+INLINE __m256i select_bits(char mask, __m256i a, __m256i b)
 {
     __m256i m = _mm256_set1_epi8(mask);
 
-    return _mm256_and_si256(_mm256_or_si256(_mm256_and_si256(m, a), _mm256_andnot_si256(m, b)),
-                            _mm256_set1_epi8(63));
+    return _mm256_or_si256(_mm256_and_si256(m, a), _mm256_andnot_si256(m, b));
 }
 
-/* e[stage] of 32 rows. */
+/* e[stage] of 32 rows; bits 6 and 7 of packed ones are left as they come. */
 INLINE void entries_of(__m256i *e, const uint8_t *cell, const uint32_t stages, const bool packed)
 {
     __m256i b[3];
 
     if (packed) {
         thirds(b, cell);
-        e[0] = _mm256_and_si256(b[0], _mm256_set1_epi8(63));
-        e[1] = six_bits(3, _mm256_srli_epi16(b[0], 6), _mm256_slli_epi16(b[1], 2));
-        e[2] = six_bits(15, _mm256_srli_epi16(b[1], 4), _mm256_slli_epi16(b[2], 4));
-        e[3] = _mm256_and_si256(_mm256_srli_epi16(b[2], 2), _mm256_set1_epi8(63));
+        e[0] = b[0];
+        e[1] = select_bits(3, _mm256_srli_epi16(b[0], 6), _mm256_slli_epi16(b[1], 2));
+        e[2] = select_bits(15, _mm256_srli_epi16(b[1], 4), _mm256_slli_epi16(b[2], 4));
+        e[3] = _mm256_srli_epi16(b[2], 2);
     } else if (stages == 3) {
         thirds(e, cell);
+    } else if (stages == 2) {
+        halves_of(e, cell);
     } else {
         for (uint32_t s = 0; s < stages; s++) {
             alignas(32) uint8_t byte[HALF];
@@ -215,70 +227,59 @@ INLINE __m256i sixteen(const uint8_t *table)
     return _mm256_broadcastsi128_si256(_mm_load_si128((const __m128i *)(const void *)table));
 }
 
-/* entry[position][stage][ROWS] of n positions of a row block. */
-INLINE void unpack(uint8_t *entry, const uint8_t *cell, uint32_t n, const uint32_t stages,
-                   const bool packed)
+/* What the chain of four tables says to 32 indices, at[t] = index - 16 t. */
+INLINE __m256i follow(const uint8_t *table, const __m256i *at)
 {
-    const uint32_t stride = packed ? 3 : stages;
+    __m256i found = _mm256_shuffle_epi8(sixteen(table), at[0]);
 
-    for (uint32_t p = 0; p < n; p++, cell += ROWS * stride, entry += stages * ROWS)
-        for (unsigned h = 0; h < 2; h++) {
-            __m256i e[STAGES];
-
-            entries_of(e, cell + h * HALF * stride, stages, packed);
-#pragma GCC unroll 8
-            for (uint32_t s = 0; s < stages; s++)
-                _mm256_store_si256((__m256i *)(void *)(entry + s * ROWS + h * HALF), e[s]);
-        }
+#pragma GCC unroll 4
+    for (unsigned t = 1; t < CHAIN; t++)
+        found = _mm256_xor_si256(found, _mm256_shuffle_epi8(sixteen(table + 16 * t), at[t]));
+    return found;
 }
 
-/* found[plane][half] ^= what the chain of n tables says to indices x; halves, a constant, of 32
- * rows share the loads of tables. */
-INLINE void follow(__m256i found[2][2], const uint8_t *table, const __m256i *start, uint32_t plane,
-                   const unsigned n, const unsigned planes, const unsigned halves)
+/* The bytes of indices x among 64 or 256, a constant. */
+INLINE __m256i find(const uint8_t *table, __m256i x, const __m256i *at, const uint32_t plane)
 {
-    const __m256i step = _mm256_set1_epi8(16);
-    __m256i x[2];
+    __m256i bit6 = _mm256_slli_epi16(x, 1), low, high;
 
-    for (unsigned h = 0; h < halves; h++)
-        x[h] = start[h];
-#pragma GCC unroll 8
-    for (unsigned t = 0; t < n; t++) {
-        for (unsigned i = 0; i < planes; i++) {
-            __m256i T = sixteen(table + i * plane + 16 * t);
-
-            for (unsigned h = 0; h < halves; h++)
-                found[i][h] = _mm256_xor_si256(found[i][h], _mm256_shuffle_epi8(T, x[h]));
-        }
-        for (unsigned h = 0; h < halves; h++)
-            x[h] = _mm256_subs_epi8(x[h], step);
-    }
+    if (plane == 64)
+        return follow(table, at);
+    low = _mm256_blendv_epi8(follow(table, at), follow(table + 64, at), bit6);
+    high = _mm256_blendv_epi8(follow(table + 128, at), follow(table + 192, at), bit6);
+    return _mm256_blendv_epi8(low, high, x);
 }
 
-/* sum[plane][half] over n tables; plane: 64 or 256, a constant. Both halves of a row block at once
- * are as much as sixteen registers hold of one plane. */
-INLINE void look_up(struct sums sum[2][2], const uint8_t *table, const uint8_t *entry, uint32_t n,
-                    const unsigned planes, const uint32_t plane, const unsigned halves)
+/* Adds what one stage's tables say to 32 indices. */
+INLINE void look_up(struct sums *sum, const uint8_t *table, __m256i x, const unsigned planes,
+                    const uint32_t plane)
 {
-    struct sums acc[2][2];
+    __m256i at[CHAIN];
+
+    at[0] = _mm256_and_si256(x, _mm256_set1_epi8(63));
+#pragma GCC unroll 4
+    for (unsigned t = 1; t < CHAIN; t++)
+        at[t] = _mm256_sub_epi8(at[t - 1], _mm256_set1_epi8(16));
+#pragma GCC unroll 2
+    for (unsigned i = 0; i < planes; i++)
+        sum[i] = sums_add(sum[i], find(table + i * plane, x, at, plane));
+}
+
+/* Adds n positions of 32 rows. */
+INLINE void look_up_tile(struct sums *sum, const uint8_t *table, const uint8_t *cell, uint32_t n,
+                         const unsigned planes, const uint32_t stages, const bool packed,
+                         const uint32_t plane)
+{
+    struct sums acc[2];
 
     memcpy(acc, sum, sizeof(acc));
-    for (uint32_t t = 0; t < n; t++, entry += ROWS, table += planes * plane) {
-        __m256i found[2][2], x[2];
+    for (uint32_t p = 0; p < n; p++, cell += ROWS * (packed ? 3 : stages)) {
+        __m256i e[STAGES];
 
-        for (unsigned h = 0; h < halves; h++) {
-            found[0][h] = found[1][h] = _mm256_setzero_si256();
-            x[h] = _mm256_load_si256((const __m256i *)(const void *)(entry + h * HALF));
-        }
-        follow(found, table, x, plane, plane == 64 ? 4 : CHAIN, planes, halves);
-        if (plane > 64) {
-            for (unsigned h = 0; h < halves; h++)
-                x[h] = _mm256_xor_si256(x[h], _mm256_set1_epi8(-128));
-            follow(found, table + 16 * CHAIN, x, plane, CHAIN, planes, halves);
-        }
-        for (unsigned i = 0; i < planes; i++)
-            for (unsigned h = 0; h < halves; h++)
-                acc[i][h] = sums_add(acc[i][h], found[i][h]);
+        entries_of(e, cell, stages, packed);
+#pragma GCC unroll 4
+        for (uint32_t s = 0; s < stages; s++, table += planes * plane)
+            look_up(acc, table, e[s], planes, plane);
     }
     memcpy(sum, acc, sizeof(acc));
 }
@@ -320,28 +321,23 @@ INLINE void block_rows(float *acc, const void *prepared, const uint8_t *cell,
                        const struct rvq_shape *shape, const unsigned planes, const uint32_t stages,
                        const bool packed, const uint32_t plane)
 {
-    const unsigned halves = planes == 1 ? 2 : 1;
+    const uint32_t stride = packed ? 3 : stages, end = positions(shape);
     const float *scale = prepared;
     const uint8_t *table = (const uint8_t *)prepared + codes_offset(shape);
 
-    for (uint32_t p = 0; p < positions(shape); p += BLOCK) {
-        uint32_t n = min_u32(positions(shape) - p, BLOCK);
+    for (uint32_t p = 0; p < end; p += BLOCK, cell += BLOCK * ROWS * stride) {
+        uint32_t n = min_u32(end - p, BLOCK);
         int32_t bias = (int32_t)(n * stages) * (planes == 2 ? 32768 : 128);
-        alignas(32) uint8_t entry[BLOCK * STAGES * ROWS];
 
-        unpack(entry, cell + (size_t)p * ROWS * (packed ? 3 : stages), n, stages, packed);
-        for (unsigned h = 0; h < 2; h += halves) {
-            struct sums sum[2][2];
+        prefetch(cell + AHEAD, (size_t)n * ROWS * stride);
+        for (unsigned h = 0; h < 2; h++) {
+            struct sums sum[2];
 
             memset(sum, 0, sizeof(sum));
-            look_up(sum, table + (size_t)p * stages * planes * plane, entry + h * HALF, n * stages,
-                    planes, plane, halves);
-            for (unsigned i = 0; i < halves; i++) {
-                struct sums one[2] = {sum[0][i], sum[1][i]};
-
-                add_blocks(acc + (h + i) * HALF, one, scale[p / BLOCK], bias, planes);
-            }
+            look_up_tile(sum, table, cell + h * HALF * stride, n, planes, stages, packed, plane);
+            add_blocks(acc + h * HALF, sum, scale[p / BLOCK], bias, planes);
         }
+        table += n * stages * planes * plane;
     }
 }
 

@@ -53,12 +53,6 @@ INLINE size_t four_entry(struct four f, const uint32_t stride, const bool packed
     return (bit < shift ? word << (shift - bit) : word >> (bit - shift)) & mask;
 }
 
-INLINE void prefetch(const uint8_t *cell, size_t bytes)
-{
-    for (size_t i = 0; i < bytes; i += LINE)
-        _mm_prefetch(cell + i, _MM_HINT_T0);
-}
-
 /* Values of stage s of four rows. */
 INLINE __m128 four_floats(const float *table, struct four f, const uint32_t stride,
                           const bool packed, const unsigned s)

@@ -54,7 +54,7 @@ INLINE void look_up_tile(struct sums (*sum)[2], const struct tile *t, const unsi
 #pragma GCC unroll 4
         for (unsigned r = 0; r < n; r++) {
             entries_of(e[r], cell + r * row_step, stages, cells);
-            prefetch_ahead(cell + r * row_step, cell_bytes);
+            prefetch(cell + r * row_step + AHEAD * cell_bytes, cell_bytes);
         }
 #pragma GCC unroll 4
         for (uint32_t s = 0; s < stages; s++, at += planes * plane) {

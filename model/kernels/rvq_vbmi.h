@@ -120,13 +120,6 @@ INLINE uint32_t stages_of(uint32_t stages, const enum cells cells)
     return cells == CELLS_3 ? 3 : cells == CELLS_2 ? 2 : cells == CELLS_PACKED ? 4 : stages;
 }
 
-/* Fetches what this row block needs AHEAD positions later; its cells are a stream of their own. */
-INLINE void prefetch_ahead(const uint8_t *cell, uint32_t cell_bytes)
-{
-    for (uint32_t i = 0; i < cell_bytes; i += LINE)
-        _mm_prefetch(cell + AHEAD * cell_bytes + i, _MM_HINT_T0);
-}
-
 INLINE void load_table(__m512i *t, const uint8_t *table, const unsigned registers)
 {
     for (unsigned i = 0; i < registers; i++)

@@ -71,7 +71,7 @@ INLINE void add_tile(float *acc, const struct tile *t, const unsigned n, const u
 #pragma GCC unroll 2
         for (unsigned r = 0; r < n; r++) {
             entries_of(e[r], cell + r * t->row_step, stages, cells);
-            prefetch_ahead(cell + r * t->row_step, cell_bytes);
+            prefetch(cell + r * t->row_step + AHEAD * cell_bytes, cell_bytes);
         }
         stage_floats(sum, table, e, 0, n, registers);
 #pragma GCC unroll 4
