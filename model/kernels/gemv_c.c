@@ -5,17 +5,14 @@
  * same bits of each. So x is put into [step][lane] order first, a chunk at a time for a tile of
  * rows; accumulators of the tile wait in memory between chunks, which keeps groups in order.
  */
-#include <math.h>
 #include <stdalign.h>
 #include <string.h>
 
 #include "base/bytes.h"
 #include "base/half.h"
-#include "model/kernels/lanes.h"
-#include "model/kernels/level.h"
+#include "model/kernels/gemv.h"
 
 enum {
-    STEPS = FORMAT_GROUP / LANES,
     TILE_ROWS = 64,
     TILE_VECTORS = 8,
     CHUNK_GROUPS = 32, /* of all vectors of a tile together: 16 KiB of x */
@@ -54,11 +51,6 @@ INLINE vec codes(const int fmt, const uint8_t *group, uvec words, unsigned part,
         q = (ivec)(words >> (3 * j) & 7) - 4;
     }
     return __builtin_convertvector(q, vec);
-}
-
-INLINE size_t group_bytes(const int fmt)
-{
-    return fmt == FMT_Q8G ? 128 : fmt == FMT_Q4G ? 64 : 48;
 }
 
 INLINE void to_steps(const int fmt, float *out, const float *x)
@@ -163,25 +155,6 @@ INLINE void gemv_grouped(const int fmt, float *y, size_t y_stride, const float *
     }
 }
 
-static const float *float_row(const struct tensor *w, size_t r)
-{
-    return (const float *)(const void *)(w->data + r * w->row_bytes);
-}
-
-static void gemv_f32(float *y, size_t y_stride, const float *x, size_t x_stride, uint32_t T,
-                     const struct tensor *w, uint32_t r0, uint32_t r1)
-{
-    size_t stride = w->row_bytes / sizeof(float);
-    uint32_t r = r0;
-
-    for (; r + 4 <= r1; r += 4)
-        for (uint32_t t = 0; t < T; t++)
-            lanes_dots(y + t * y_stride + r, x + t * x_stride, float_row(w, r), stride, 4, w->cols);
-    for (; r < r1; r++)
-        for (uint32_t t = 0; t < T; t++)
-            lanes_dots(y + t * y_stride + r, x + t * x_stride, float_row(w, r), stride, 1, w->cols);
-}
-
 static void gemv_q8(float *y, size_t y_stride, const float *x, size_t x_stride, uint32_t T,
                     const struct tensor *w, uint32_t r0, uint32_t r1)
 {
@@ -244,22 +217,7 @@ INLINE void axpy_grouped(const int fmt, float *out, const float *x, const struct
     }
 }
 
-static void axpy_rows(float *out, const float *x, const struct tensor *w, uint32_t r0, uint32_t n)
-{
-    if (w->fmt == FMT_Q8G)
-        axpy_grouped(FMT_Q8G, out, x, w, r0, n);
-    else if (w->fmt == FMT_Q4G)
-        axpy_grouped(FMT_Q4G, out, x, w, r0, n);
-    else if (w->fmt == FMT_Q3G)
-        axpy_grouped(FMT_Q3G, out, x, w, r0, n);
-    else
-        for (uint32_t i = 0; i < n; i++) {
-            const float *row = float_row(w, (size_t)r0 + i);
-
-            for (uint32_t c = 0; c < w->cols; c++)
-                out[c] = fmaf(x[i], row[c], out[c]);
-        }
-}
+AXPY_ROWS(axpy_grouped)
 
 void K(gemv_fill)(struct kernels *k)
 {

@@ -14,15 +14,12 @@
  * different execution units busy, so they take turns.
  */
 #include <immintrin.h>
-#include <math.h>
 #include <stdalign.h>
 #include <string.h>
 
-#include "model/kernels/lanes.h"
-#include "model/kernels/level.h"
+#include "model/kernels/gemv.h"
 
 enum {
-    STEPS = FORMAT_GROUP / LANES,
     ROWS = 4, /* of a block with one vector, and of what is folded at once */
 #if defined(__AVX512F__)
     ROWS_MANY = 4,
@@ -36,12 +33,6 @@ enum {
     TILE_BYTES = 256 << 10,
     AHEAD_BYTES = 8 << 10, /* of a prefetch: what memory has under way, and some more */
 };
-
-/* What depends on the format alone; all of it folds away. */
-INLINE size_t group_bytes(const int fmt)
-{
-    return fmt == FMT_Q8G ? 128 : fmt == FMT_Q4G ? 64 : 48;
-}
 
 /* The words of a Q4G or Q3G group, lanes [part * VEC, ...); step j is a field of each. A field is
  * its code plus half of what it can hold. */
@@ -348,25 +339,6 @@ static void gemv_grouped(float *y, size_t y_stride, const float *x, size_t x_str
         }
 }
 
-static const float *float_row(const struct tensor *w, size_t r)
-{
-    return (const float *)(const void *)(w->data + r * w->row_bytes);
-}
-
-static void gemv_f32(float *y, size_t y_stride, const float *x, size_t x_stride, uint32_t T,
-                     const struct tensor *w, uint32_t r0, uint32_t r1)
-{
-    size_t stride = w->row_bytes / sizeof(float);
-    uint32_t r = r0;
-
-    for (; r + 4 <= r1; r += 4)
-        for (uint32_t t = 0; t < T; t++)
-            lanes_dots(y + t * y_stride + r, x + t * x_stride, float_row(w, r), stride, 4, w->cols);
-    for (; r < r1; r++)
-        for (uint32_t t = 0; t < T; t++)
-            lanes_dots(y + t * y_stride + r, x + t * x_stride, float_row(w, r), stride, 1, w->cols);
-}
-
 static void gemv(float *y, size_t y_stride, const float *x, size_t x_stride, uint32_t T,
                  const struct tensor *w, uint32_t r0, uint32_t r1)
 {
@@ -414,22 +386,7 @@ INLINE void axpy_grouped(const int fmt, float *out, const float *x, const struct
     }
 }
 
-static void axpy_rows(float *out, const float *x, const struct tensor *w, uint32_t r0, uint32_t n)
-{
-    if (w->fmt == FMT_Q8G)
-        axpy_grouped(FMT_Q8G, out, x, w, r0, n);
-    else if (w->fmt == FMT_Q4G)
-        axpy_grouped(FMT_Q4G, out, x, w, r0, n);
-    else if (w->fmt == FMT_Q3G)
-        axpy_grouped(FMT_Q3G, out, x, w, r0, n);
-    else
-        for (uint32_t i = 0; i < n; i++) {
-            const float *row = float_row(w, (size_t)r0 + i);
-
-            for (uint32_t c = 0; c < w->cols; c++)
-                out[c] = fmaf(x[i], row[c], out[c]);
-        }
-}
+AXPY_ROWS(axpy_grouped)
 
 void K(gemv_fill)(struct kernels *k)
 {

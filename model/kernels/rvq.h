@@ -87,6 +87,25 @@ INLINE void prefetch(const uint8_t *at, size_t bytes)
         __builtin_prefetch(at + i);
 }
 
+/* The functions of an integer profile, from ones that take the bytes of a code, a constant. */
+#define PREPARE_CODES(name, bytes_of, code_bytes)                                                  \
+    static size_t prepared_bytes_##name(const struct rvq_shape *s)                                 \
+    {                                                                                              \
+        return bytes_of(s, code_bytes);                                                            \
+    }                                                                                              \
+    static void prepare_##name(void *prepared, const float *x, const float *codebook,              \
+                               const struct rvq_shape *shape, uint32_t p0, uint32_t p1)            \
+    {                                                                                              \
+        prepare_codes(prepared, x, codebook, shape, p0, p1, code_bytes);                           \
+    }
+#define ROWS_CODES(name, code_bytes)                                                               \
+    static void rows_##name(float *y, const void *prepared, const uint8_t *index,                  \
+                            const uint16_t *scale, const struct rvq_shape *shape, uint32_t r0,     \
+                            uint32_t r1)                                                           \
+    {                                                                                              \
+        rows_codes(y, prepared, index, scale, shape, r0, r1, code_bytes);                          \
+    }
+
 /* Set the slots that a hand-written kernel serves better than rvq_c.c does at the same level. */
 void rvq_by_hand_avx2(struct kernels *k);
 void rvq_by_hand_avx2_float(struct kernels *k);

@@ -109,7 +109,7 @@ INLINE void store_codes(uint8_t *to, const float *table, float inv, uint32_t pla
     }
 }
 
-INLINE void prepare_bytes(void *prepared, const float *x, const float *codebook,
+INLINE void prepare_codes(void *prepared, const float *x, const float *codebook,
                           const struct rvq_shape *shape, uint32_t p0, uint32_t p1,
                           const unsigned planes)
 {
@@ -341,7 +341,7 @@ INLINE void block_rows(float *acc, const void *prepared, const uint8_t *cell,
     }
 }
 
-INLINE void rows_bytes(float *y, const void *prepared, const uint8_t *index, const uint16_t *scale,
+INLINE void rows_codes(float *y, const void *prepared, const uint8_t *index, const uint16_t *scale,
                        const struct rvq_shape *shape, uint32_t r0, uint32_t r1,
                        const unsigned planes)
 {
@@ -365,39 +365,10 @@ INLINE void rows_bytes(float *y, const void *prepared, const uint8_t *index, con
     }
 }
 
-static size_t prepared_bytes_i16(const struct rvq_shape *s)
-{
-    return byte_tables_bytes(s, 2);
-}
-
-static void prepare_i16(void *prepared, const float *x, const float *codebook,
-                        const struct rvq_shape *shape, uint32_t p0, uint32_t p1)
-{
-    prepare_bytes(prepared, x, codebook, shape, p0, p1, 2);
-}
-
-static void rows_i16(float *y, const void *prepared, const uint8_t *index, const uint16_t *scale,
-                     const struct rvq_shape *shape, uint32_t r0, uint32_t r1)
-{
-    rows_bytes(y, prepared, index, scale, shape, r0, r1, 2);
-}
-
-static size_t prepared_bytes_i8(const struct rvq_shape *s)
-{
-    return byte_tables_bytes(s, 1);
-}
-
-static void prepare_i8(void *prepared, const float *x, const float *codebook,
-                       const struct rvq_shape *shape, uint32_t p0, uint32_t p1)
-{
-    prepare_bytes(prepared, x, codebook, shape, p0, p1, 1);
-}
-
-static void rows_i8(float *y, const void *prepared, const uint8_t *index, const uint16_t *scale,
-                    const struct rvq_shape *shape, uint32_t r0, uint32_t r1)
-{
-    rows_bytes(y, prepared, index, scale, shape, r0, r1, 1);
-}
+PREPARE_CODES(i16, byte_tables_bytes, 2)
+ROWS_CODES(i16, 2)
+PREPARE_CODES(i8, byte_tables_bytes, 1)
+ROWS_CODES(i8, 1)
 
 void rvq_by_hand_avx2(struct kernels *k)
 {

@@ -110,7 +110,7 @@ static void zero_codes(uint8_t *bytes, const struct rvq_shape *shape, uint32_t n
         memset(bytes + i * plane, planes == 2 && i % 2 ? 0 : 128, plane);
 }
 
-INLINE void prepare_bytes(void *prepared, const float *x, const float *codebook,
+INLINE void prepare_codes(void *prepared, const float *x, const float *codebook,
                           const struct rvq_shape *shape, uint32_t p0, uint32_t p1,
                           const unsigned planes)
 {
@@ -174,27 +174,8 @@ static void prepare_f32(void *prepared, const float *x, const float *codebook,
     }
 }
 
-static size_t prepared_bytes_i16(const struct rvq_shape *s)
-{
-    return byte_tables_bytes(s, 2);
-}
-
-static void prepare_i16(void *prepared, const float *x, const float *codebook,
-                        const struct rvq_shape *shape, uint32_t p0, uint32_t p1)
-{
-    prepare_bytes(prepared, x, codebook, shape, p0, p1, 2);
-}
-
-static size_t prepared_bytes_i8(const struct rvq_shape *s)
-{
-    return byte_tables_bytes(s, 1);
-}
-
-static void prepare_i8(void *prepared, const float *x, const float *codebook,
-                       const struct rvq_shape *shape, uint32_t p0, uint32_t p1)
-{
-    prepare_bytes(prepared, x, codebook, shape, p0, p1, 1);
-}
+PREPARE_CODES(i16, byte_tables_bytes, 2)
+PREPARE_CODES(i8, byte_tables_bytes, 1)
 
 void rvq_by_hand_avx512(struct kernels *k)
 {

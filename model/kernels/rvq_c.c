@@ -285,39 +285,10 @@ INLINE void rows_codes(float *y, const void *prepared, const uint8_t *index, con
     }
 }
 
-static size_t prepared_bytes_i16(const struct rvq_shape *s)
-{
-    return prepared_bytes_codes(s, 2);
-}
-
-static void prepare_i16(void *prepared, const float *x, const float *codebook,
-                        const struct rvq_shape *shape, uint32_t p0, uint32_t p1)
-{
-    prepare_codes(prepared, x, codebook, shape, p0, p1, 2);
-}
-
-static void rows_i16(float *y, const void *prepared, const uint8_t *index, const uint16_t *scale,
-                     const struct rvq_shape *shape, uint32_t r0, uint32_t r1)
-{
-    rows_codes(y, prepared, index, scale, shape, r0, r1, 2);
-}
-
-static size_t prepared_bytes_i8(const struct rvq_shape *s)
-{
-    return prepared_bytes_codes(s, 1);
-}
-
-static void prepare_i8(void *prepared, const float *x, const float *codebook,
-                       const struct rvq_shape *shape, uint32_t p0, uint32_t p1)
-{
-    prepare_codes(prepared, x, codebook, shape, p0, p1, 1);
-}
-
-static void rows_i8(float *y, const void *prepared, const uint8_t *index, const uint16_t *scale,
-                    const struct rvq_shape *shape, uint32_t r0, uint32_t r1)
-{
-    rows_codes(y, prepared, index, scale, shape, r0, r1, 1);
-}
+PREPARE_CODES(i16, prepared_bytes_codes, 2)
+ROWS_CODES(i16, 2)
+PREPARE_CODES(i8, prepared_bytes_codes, 1)
+ROWS_CODES(i8, 1)
 
 void K(rvq_fill)(struct kernels *k)
 {

@@ -211,7 +211,7 @@ static void group_sums(float *acc, const struct rows_job *j, const uint8_t *inde
     }
 }
 
-static void rows_bytes(float *y, const void *prepared, const uint8_t *index, const uint16_t *scale,
+static void rows_codes(float *y, const void *prepared, const uint8_t *index, const uint16_t *scale,
                        const struct rvq_shape *shape, uint32_t r0, uint32_t r1, unsigned planes)
 {
     const struct rows_job j = {shape, prepared, (const uint8_t *)prepared + codes_offset(shape),
@@ -227,17 +227,8 @@ static void rows_bytes(float *y, const void *prepared, const uint8_t *index, con
     }
 }
 
-static void rows_i16(float *y, const void *prepared, const uint8_t *index, const uint16_t *scale,
-                     const struct rvq_shape *shape, uint32_t r0, uint32_t r1)
-{
-    rows_bytes(y, prepared, index, scale, shape, r0, r1, 2);
-}
-
-static void rows_i8(float *y, const void *prepared, const uint8_t *index, const uint16_t *scale,
-                    const struct rvq_shape *shape, uint32_t r0, uint32_t r1)
-{
-    rows_bytes(y, prepared, index, scale, shape, r0, r1, 1);
-}
+ROWS_CODES(i16, 2)
+ROWS_CODES(i8, 1)
 
 void rvq_by_hand_vbmi(struct kernels *k)
 {
