@@ -68,37 +68,57 @@ static uint32_t build(float *table, const float *x, const float *codebook,
     return _mm512_reduce_max_epu32(max);
 }
 
+/* Quarters of a register that hold four times sixteen bytes lane by lane, in order. */
+INLINE __m512i in_order(__m512i lanes)
+{
+    return _mm512_permutexvar_epi32(
+        _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), lanes);
+}
+
+INLINE void store(uint8_t *to, __m512i lanes)
+{
+    _mm512_store_si512(to, in_order(lanes));
+}
+
 /* 64 codes of a position as unsigned bytes. |value * inv| < Q + 0.5, for inv is Q / max rounded
- * once and the product once more: the clamp of the definition has nothing to do. */
+ * once and the product once more: the clamp of the definition has nothing to do, nor have the packs
+ * anything to saturate. */
 INLINE void store_codes(uint8_t *high, const float *table, __m512 inv, uint32_t plane_bytes,
                         const unsigned planes)
 {
-    const __m512i bias = _mm512_set1_epi32(planes == 2 ? 32768 : 128);
+    const __m512i sign = planes == 2 ? _mm512_set1_epi16(-32768) : _mm512_set1_epi8(-128);
+    const __m512i low = _mm512_set1_epi16(255);
+    __m512i code[4], word[2];
 
-#pragma GCC unroll 4
-    for (unsigned i = 0; i < STRIPE; i += 16) {
-        __m512i code = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_load_ps(table + i), inv));
-        __m512i u = _mm512_add_epi32(code, bias);
-        __m512i top = planes == 2 ? _mm512_srli_epi32(u, 8) : u;
-
-        _mm_store_si128((__m128i *)(void *)(high + i), _mm512_cvtepi32_epi8(top));
-        if (planes == 2)
-            _mm_store_si128((__m128i *)(void *)(high + plane_bytes + i), _mm512_cvtepi32_epi8(u));
+    for (unsigned i = 0; i < 4; i++)
+        code[i] = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_load_ps(table + 16 * i), inv));
+    for (unsigned i = 0; i < 2; i++)
+        word[i] = _mm512_packs_epi32(code[2 * i], code[2 * i + 1]);
+    if (planes == 1) {
+        store(high, _mm512_xor_si512(_mm512_packs_epi16(word[0], word[1]), sign));
+        return;
     }
+    for (unsigned i = 0; i < 2; i++)
+        word[i] = _mm512_xor_si512(word[i], sign);
+    store(high, _mm512_packus_epi16(_mm512_srli_epi16(word[0], 8), _mm512_srli_epi16(word[1], 8)));
+    store(high + plane_bytes,
+          _mm512_packus_epi16(_mm512_and_si512(word[0], low), _mm512_and_si512(word[1], low)));
 }
 
-/* The codes of n positions; inv = 0: all zero, whatever the table holds. */
+/* The codes of n positions, the last stripe first: it is still in L1. */
 INLINE void quantise(uint8_t *bytes, const float *table, float inv, const struct rvq_shape *shape,
                      uint32_t n, const unsigned planes)
 {
-    const uint32_t plane = (uint32_t)plane_bytes(shape);
+    const uint32_t plane = (uint32_t)plane_bytes(shape), per_plane = plane / STRIPE;
     const size_t step = (size_t)shape->stages * planes * plane;
 
-    for (uint32_t s = 0; s < shape->stages; s++)
-        for (uint32_t c = 0; c < plane; c += STRIPE, table += BLOCK * STRIPE)
-            for (uint32_t p = 0; p < n; p++)
-                store_codes(bytes + p * step + s * planes * plane + c, table + p * STRIPE,
-                            _mm512_set1_ps(inv), plane, planes);
+    for (uint32_t i = shape->stages * per_plane; i-- > 0;) {
+        uint8_t *to = bytes + i / per_plane * planes * plane + i % per_plane * STRIPE;
+        const float *stripe = table + (size_t)i * BLOCK * STRIPE;
+
+        for (uint32_t p = 0; p < n; p++)
+            store_codes(to + p * step, stripe + p * STRIPE, _mm512_set1_ps(inv), plane, planes);
+    }
 }
 
 static void zero_codes(uint8_t *bytes, const struct rvq_shape *shape, uint32_t n,
@@ -138,13 +158,20 @@ INLINE void prepare_codes(void *prepared, const float *x, const float *codebook,
 /* 64 floats of a position as four planes of bytes, lowest first. */
 INLINE void store_planes(uint8_t *to, const float *table, size_t plane)
 {
-    for (unsigned i = 0; i < STRIPE; i += 16) {
-        __m512i u = _mm512_castps_si512(_mm512_load_ps(table + i));
+    const __m512i apart =
+        _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+    __m512i quad[4],
+        pair[4]; /* byte b of four floats is word b of a lane, and then in register b */
 
-#pragma GCC unroll 4
-        for (unsigned b = 0; b < sizeof(float); b++)
-            _mm_store_si128((__m128i *)(void *)(to + b * plane + i),
-                            _mm512_cvtepi32_epi8(_mm512_srli_epi32(u, 8 * b)));
+    for (unsigned i = 0; i < 4; i++)
+        quad[i] = _mm512_shuffle_epi8(_mm512_load_si512(table + 16 * i), apart);
+    for (unsigned i = 0; i < 2; i++) {
+        pair[i] = _mm512_unpacklo_epi32(quad[2 * i], quad[2 * i + 1]);
+        pair[2 + i] = _mm512_unpackhi_epi32(quad[2 * i], quad[2 * i + 1]);
+    }
+    for (unsigned i = 0; i < 2; i++) {
+        store(to + 2 * i * plane, _mm512_unpacklo_epi64(pair[2 * i], pair[2 * i + 1]));
+        store(to + (2 * i + 1) * plane, _mm512_unpackhi_epi64(pair[2 * i], pair[2 * i + 1]));
     }
 }
 
