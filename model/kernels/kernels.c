@@ -22,6 +22,8 @@ static void rvq_by_hand(struct kernels *k, unsigned cpu)
         rvq_by_hand_avx2(k);
         rvq_by_hand_avx2_float(k);
     }
+    if (cpu & CPU_AVX2 && cpu & CPU_AVX512)
+        rvq_by_hand_avx512_float(k);
     if (cpu & CPU_AVX2 && cpu & CPU_AVX512 && cpu & CPU_AVX512_VBMI) {
         rvq_by_hand_avx512(k);
         rvq_by_hand_vbmi(k);

@@ -110,6 +110,7 @@ INLINE void prefetch(const uint8_t *at, size_t bytes)
 void rvq_by_hand_avx2(struct kernels *k);
 void rvq_by_hand_avx2_float(struct kernels *k);
 void rvq_by_hand_avx512(struct kernels *k);
+void rvq_by_hand_avx512_float(struct kernels *k);
 void rvq_by_hand_vbmi(struct kernels *k);
 void rvq_by_hand_vbmi_float(struct kernels *k);
 
