@@ -227,7 +227,7 @@ enum rvq_part { RVQ_PREPARE, RVQ_HOT, RVQ_RAM, RVQ_PARTS };
 static void make_rvq(struct task *t, const struct making *m, unsigned variant)
 {
     static const char *const part_name[RVQ_PARTS] = {"prepare", "rows hot", "rows from RAM"};
-    const struct quant *q = &quants[variant / (RVQ_PARTS * PROFILES) ? 2 : 0];
+    const struct quant *q = &quants[variant / (RVQ_PARTS * PROFILES)];
     const enum rvq_part part = variant % RVQ_PARTS;
 
     t->profile = variant / RVQ_PARTS % PROFILES;
@@ -510,7 +510,7 @@ static const struct maker {
 } makers[] = {
     {"encode", N_ELEMS(quants), make_encode},
     {"encode", 2, make_fit},
-    {"rvq", 2 * PROFILES *RVQ_PARTS, make_rvq},
+    {"rvq", N_ELEMS(quants) * PROFILES *RVQ_PARTS, make_rvq},
     {"gemv", N_ELEMS(gemv_cases), make_gemv},
     {"gemv", 1, make_axpy_rows},
     {"delta", 2, make_delta},
