@@ -30,6 +30,13 @@ static void rvq_by_hand(struct kernels *k, unsigned cpu)
         rvq_by_hand_vbmi_float(k);
     }
 }
+#elif defined(__aarch64__)
+/* Every aarch64 has NEON, so that the C files are vector code already; these replace the rest. */
+static void by_hand_neon(struct kernels *k)
+{
+    k->name = "neon";
+    rvq_fill_neon(k);
+}
 #endif
 
 void kernels_init(struct kernels *k, unsigned cpu, enum profile profile)
@@ -42,6 +49,9 @@ void kernels_init(struct kernels *k, unsigned cpu, enum profile profile)
     if (cpu & CPU_AVX2 && cpu & CPU_AVX512)
         FILL(k, avx512);
     rvq_by_hand(k, cpu);
+#elif defined(__aarch64__)
+    if (cpu & CPU_NEON)
+        by_hand_neon(k);
 #else
     (void)cpu;
 #endif

@@ -2,8 +2,10 @@
  *
  * Every *_c.c here is compiled once plainly, which is the reference, and on x86-64 again with
  * -DKERNEL_LEVEL=avx2 and =avx512 and the matching instruction set; where there is a *_x86.c, that
- * takes its place. A build exports its fill function and nothing else, under a name that ends in the
- * level; all the rest is static, so that no code of a higher level can be linked into a lower one.
+ * takes its place. On aarch64 there is a *_neon.c where vector code by hand beats the compiler's,
+ * and the reference serves the rest. A build exports its fill function and nothing else, under a
+ * name that ends in the level; all the rest is static, so that no code of a higher level can be
+ * linked into a lower one.
  */
 #ifndef MODEL_KERNELS_LEVEL_H
 #define MODEL_KERNELS_LEVEL_H
@@ -29,5 +31,6 @@
 LEVEL_FILLS(c);
 LEVEL_FILLS(avx2);
 LEVEL_FILLS(avx512);
+LEVEL_FILLS(neon);
 
 #endif
