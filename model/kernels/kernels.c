@@ -35,7 +35,9 @@ static void rvq_by_hand(struct kernels *k, unsigned cpu)
 static void by_hand_neon(struct kernels *k)
 {
     k->name = "neon";
+    gemv_fill_neon(k);
     rvq_fill_neon(k);
+    attend_fill_neon(k);
 }
 #endif
 

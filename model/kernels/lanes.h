@@ -97,8 +97,10 @@ INLINE float fold16(const float *a)
     return fold8(b);
 }
 
-#if defined(__AVX2__)
+typedef float four __attribute__((vector_size(16)));
+
 /* fold16 of each of four rows of sixteen lanes, `stride` floats apart, 32-byte aligned. */
+#if defined(__AVX2__)
 INLINE __m128 fold_four(const float *acc, size_t stride)
 {
     __m128 a[4], b[2];
@@ -113,6 +115,19 @@ INLINE __m128 fold_four(const float *acc, size_t stride)
         b[r] = _mm_add_ps(_mm_movelh_ps(a[2 * r], a[2 * r + 1]),
                           _mm_movehl_ps(a[2 * r + 1], a[2 * r]));
     return _mm_add_ps(_mm_shuffle_ps(b[0], b[1], 0x88), _mm_shuffle_ps(b[0], b[1], 0xdd));
+}
+#elif defined(__aarch64__)
+INLINE float32x4_t fold_four(const float *acc, size_t stride)
+{
+    float32x4_t a[4], b[2];
+
+    for (unsigned r = 0; r < 4; r++, acc += stride)
+        a[r] = vaddq_f32(vaddq_f32(vld1q_f32(acc), vld1q_f32(acc + 8)),
+                         vaddq_f32(vld1q_f32(acc + 4), vld1q_f32(acc + 12)));
+    for (unsigned r = 0; r < 2; r++)
+        b[r] = vaddq_f32(vcombine_f32(vget_low_f32(a[2 * r]), vget_low_f32(a[2 * r + 1])),
+                         vcombine_f32(vget_high_f32(a[2 * r]), vget_high_f32(a[2 * r + 1])));
+    return vpaddq_f32(b[0], b[1]);
 }
 #endif
 

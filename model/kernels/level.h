@@ -1,9 +1,9 @@
 /* model/kernels/level.h - one source, a build per instruction set.
  *
  * Every *_c.c here is compiled once plainly, which is the reference, and on x86-64 again with
- * -DKERNEL_LEVEL=avx2 and =avx512 and the matching instruction set; where there is a *_x86.c, that
- * takes its place. On aarch64 there is a *_neon.c where vector code by hand beats the compiler's,
- * and the reference serves the rest. A build exports its fill function and nothing else, under a
+ * -DKERNEL_LEVEL=avx2 and =avx512 and the matching instruction set; where there is a *_x86.c, or
+ * attend_four.c, that takes its place. Level neon is what takes a place on aarch64, and the
+ * reference otherwise. A build exports its fill function and nothing else, under a
  * name that ends in the level; all the rest is static, so that no code of a higher level can be
  * linked into a lower one.
  */

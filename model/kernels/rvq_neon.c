@@ -2,9 +2,9 @@
  *
  * tbl looks up among 64 bytes, four registers, and gives 0 where an index is beyond them; tbx
  * leaves there what it finds. So an index x meets the pieces of a table of 256 as x, x - 64, x -
- * 128 and x - 192, modulo 256: one piece answers. Sums of bytes are widened as they are added, and
- * rows stay in order. A block of positions is done plane by plane: one table and the sums of a row
- * block are as much as 32 registers hold. */
+ * 128 and x - 192, modulo 256: one piece answers. Bytes are widened as they are added, and rows stay
+ * in order. A block of positions is done plane by plane, and a table piece by piece: a piece, the
+ * indices of a row block and its sums fit into 32 registers. */
 #include <arm_neon.h>
 #include <stdalign.h>
 
@@ -254,40 +254,52 @@ INLINE void unpack(uint8_t *entry, const uint8_t *cell, uint32_t n, const uint32
         }
 }
 
-struct sums { /* of a row block: sixteen rows in two halves, four times */
-    uint16x8_t low[VECS], high[VECS];
-};
-
-INLINE uint8x16_t look_up(const uint8x16x4_t *piece, uint8x16_t x, const uint32_t plane)
+/* found[v] of 16 rows each. Piece by piece: four registers of table serve all rows and are done. */
+INLINE void look_up(uint8x16_t found[VECS], const uint8_t *table, const uint8_t *entry,
+                    const uint32_t plane)
 {
-    uint8x16_t found = vqtbl4q_u8(piece[0], x);
+    const uint8x16_t step = vdupq_n_u8(PIECE);
+    uint8x16x4_t piece = vld1q_u8_x4(table);
+    uint8x16_t x[VECS];
 
-    for (unsigned i = 1; i < plane / PIECE; i++)
-        found = vqtbx4q_u8(found, piece[i], vsubq_u8(x, vdupq_n_u8((uint8_t)(PIECE * i))));
-    return found;
-}
-
-/* One plane of n tables, `step` bytes apart; plane: 64 or 256, a constant. */
-INLINE struct sums sum_plane(const uint8_t *table, size_t step, const uint8_t *entry, uint32_t n,
-                             const uint32_t plane)
-{
-    struct sums sum;
-
-    memset(&sum, 0, sizeof(sum));
-    for (uint32_t t = 0; t < n; t++, table += step, entry += ROWS) {
-        uint8x16x4_t piece[ENTRIES / PIECE];
-
-        for (unsigned i = 0; i < plane / PIECE; i++)
-            piece[i] = vld1q_u8_x4(table + PIECE * i);
+#pragma GCC unroll 4
+    for (unsigned v = 0; v < VECS; v++) {
+        x[v] = vld1q_u8(entry + 16 * v);
+        found[v] = vqtbl4q_u8(piece, x[v]);
+    }
+#pragma GCC unroll 4
+    for (unsigned i = 1; i < plane / PIECE; i++) {
+        piece = vld1q_u8_x4(table + PIECE * i);
 #pragma GCC unroll 4
         for (unsigned v = 0; v < VECS; v++) {
-            uint8x16_t found = look_up(piece, vld1q_u8(entry + 16 * v), plane);
-
-            sum.low[v] = vaddw_u8(sum.low[v], vget_low_u8(found));
-            sum.high[v] = vaddw_high_u8(sum.high[v], found);
+            x[v] = vsubq_u8(x[v], step);
+            found[v] = vqtbx4q_u8(found[v], piece, x[v]);
         }
     }
-    return sum;
+}
+
+/* sum[ROWS / 8] of one plane of n tables, `step` bytes apart; plane: 64 or 256, a constant. */
+INLINE void sum_plane(uint16x8_t *sum, const uint8_t *table, size_t step, const uint8_t *entry,
+                      uint32_t n, const uint32_t plane)
+{
+    uint16x8_t acc[2 * VECS];
+
+#pragma GCC unroll 8
+    for (unsigned i = 0; i < 2 * VECS; i++)
+        acc[i] = vdupq_n_u16(0);
+    for (uint32_t t = 0; t < n; t++, table += step, entry += ROWS) {
+        uint8x16_t found[VECS];
+
+        look_up(found, table, entry, plane);
+#pragma GCC unroll 4
+        for (unsigned v = 0; v < VECS; v++) {
+            acc[2 * v] = vaddw_u8(acc[2 * v], vget_low_u8(found[v]));
+            acc[2 * v + 1] = vaddw_high_u8(acc[2 * v + 1], found[v]);
+        }
+    }
+#pragma GCC unroll 8
+    for (unsigned i = 0; i < 2 * VECS; i++)
+        sum[i] = acc[i];
 }
 
 /* acc <- fma(scale, sum, acc) of 4 rows: words of each plane, less what made them unsigned. */
@@ -322,19 +334,14 @@ INLINE void block_rows(float *acc, const void *prepared, const uint8_t *cell,
         uint32_t n = min_u32(positions(shape) - p, BLOCK);
         int32_t bias = (int32_t)(n * stages) * (planes == 2 ? 32768 : 128);
         uint8_t entry[BLOCK * STAGES * ROWS];
-        struct sums sum[2];
+        uint16x8_t sum[2][2 * VECS];
 
         unpack(entry, cell + (size_t)p * ROWS * (packed ? 3 : stages), n, stages, packed);
         for (unsigned i = 0; i < planes; i++)
-            sum[i] =
-                sum_plane(table + p * stages * step + i * plane, step, entry, n * stages, plane);
-        for (unsigned v = 0; v < VECS; v++) {
-            const struct sums *low = &sum[planes - 1];
-
-            add_eight(acc + 16 * v, sum[0].low[v], low->low[v], scale[p / BLOCK], bias, planes);
-            add_eight(acc + 16 * v + 8, sum[0].high[v], low->high[v], scale[p / BLOCK], bias,
-                      planes);
-        }
+            sum_plane(sum[i], table + p * stages * step + i * plane, step, entry, n * stages,
+                      plane);
+        for (unsigned i = 0; i < 2 * VECS; i++)
+            add_eight(acc + 8 * i, sum[0][i], sum[planes - 1][i], scale[p / BLOCK], bias, planes);
     }
 }
 

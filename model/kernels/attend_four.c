@@ -12,9 +12,9 @@
 enum {
     BLOCK = 256,
     QUERIES = ATTEND_QUERIES,
-    KEYS = VEC == 16 ? 4 : 2,  /* of a tile of scores: 16 or 8 accumulators */
-    STRIP = VEC == 16 ? 4 : 2, /* vectors of a tile of values; */
-    STRIP_ALONE = 8,           /* of one query: enough sums to wait for none */
+    KEYS = VEC == 8 ? 2 : 4,  /* of a tile of scores: 8 accumulators in 16 registers, 16 in 32 */
+    STRIP = VEC == 8 ? 2 : 4, /* vectors of a tile of values; */
+    STRIP_ALONE = 8,          /* of one query: enough sums to wait for none */
 };
 
 struct queries { /* up to four, from the same block's point of view */
@@ -59,9 +59,8 @@ static void tile_scores(const struct queries *c, const float *keys, size_t strid
                     lanes_store(acc[r][t] + p * VEC, a[r][t]);
         }
         for (unsigned r = 0; r < KEYS; r++) {
-            alignas(16) float s[QUERIES];
+            four s = fold_four(acc[r][0], LANES);
 
-            _mm_store_ps(s, fold_four(acc[r][0], LANES));
             for (unsigned t = 0; t < QUERIES; t++)
                 c->e[t][j + r] = s[t];
         }
