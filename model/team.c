@@ -61,7 +61,8 @@ unsigned fp_begin(void)
     uint64_t before;
 
     __asm__ volatile("mrs %0, fpcr" : "=r"(before));
-    __asm__ volatile("msr fpcr, %0" : : "r"(before & ~(UINT64_C(1) << 24 | UINT64_C(3) << 22)));
+    /* FZ and, where there is FEAT_AFP, FIZ, AH and NEP; rounding mode to nearest */
+    __asm__ volatile("msr fpcr, %0" : : "r"(before & ~(UINT64_C(1) << 24 | UINT64_C(3) << 22 | 7)));
     return (unsigned)before;
 #else
     return 0;

@@ -19,6 +19,46 @@
 
 #if defined(__x86_64__)
 #include <xmmintrin.h>
+
+enum { FLUSH_OUT = 0x8000, FLUSH_IN = 0x0040, ROUND = 0x6000, UP = 0x4000, FLAGS = 0x3f };
+
+static unsigned fp_get(void)
+{
+    return _mm_getcsr();
+}
+
+static void fp_set(unsigned control)
+{
+    _mm_setcsr(control);
+}
+#elif defined(__aarch64__)
+/* One bit flushes what goes in and what comes out. */
+enum { FLUSH_OUT = 1 << 24, FLUSH_IN = FLUSH_OUT, ROUND = 3 << 22, UP = 1 << 22, FLAGS = 0 };
+
+static unsigned fp_get(void)
+{
+    uint64_t control;
+
+    __asm__ volatile("mrs %0, fpcr" : "=r"(control));
+    return (unsigned)control;
+}
+
+static void fp_set(unsigned control)
+{
+    __asm__ volatile("msr fpcr, %0" : : "r"((uint64_t)control));
+}
+#else
+enum { FLUSH_OUT, FLUSH_IN, ROUND, UP, FLAGS };
+
+static unsigned fp_get(void)
+{
+    return 0;
+}
+
+static void fp_set(unsigned control)
+{
+    (void)control;
+}
 #endif
 
 enum { N_MAX = 5000 };
@@ -34,7 +74,7 @@ static struct team *open_team(unsigned n, const struct cpu_list *cpus)
     return t;
 }
 
-static unsigned threads_of_this_process(void)
+static unsigned threads_listed(void)
 {
     DIR *d = opendir("/proc/self/task");
     unsigned n = 0;
@@ -46,10 +86,24 @@ static unsigned threads_of_this_process(void)
     return n;
 }
 
-/* A joined thread may stand in /proc for a moment longer. */
+/* A joined thread may stand in /proc for a moment longer: the fewest of some looks. */
+static unsigned threads_of_this_process(void)
+{
+    unsigned n = threads_listed();
+
+    for (unsigned i = 0; i < 100; i++) {
+        unsigned now;
+
+        sched_yield();
+        now = threads_listed();
+        n = now < n ? now : n;
+    }
+    return n;
+}
+
 static void assert_threads(unsigned want)
 {
-    for (unsigned i = 0; i < 1000 && threads_of_this_process() != want; i++)
+    for (unsigned i = 0; i < 1000 && threads_listed() != want; i++)
         sched_yield();
     assert_int_equal(threads_of_this_process(), want);
 }
@@ -246,9 +300,7 @@ static void meet(void *arg, unsigned i0, unsigned i1, unsigned thread)
         m->allowed[thread] = CPU_COUNT(&set);
     half = tiny / 4;
     m->subnormal[thread] = half > 0 && half * 4 == tiny;
-#if defined(__x86_64__)
-    m->fp[thread] = _mm_getcsr();
-#endif
+    m->fp[thread] = fp_get();
 }
 
 static void meet_all(struct team *t, struct meeting *m)
@@ -385,41 +437,38 @@ static void an_impossible_cpu_is_an_error_and_leaves_no_thread(void **state)
  * thread, and its own back afterwards. */
 static void a_pass_has_its_own_arithmetic_whatever_the_host_set(void **state)
 {
-#if defined(__x86_64__)
-    enum { FTZ = 0x8000, DAZ = 0x0040, ROUND = 0x6000, UP = 0x4000, FLAGS = 0x3f };
     static struct meeting m;
-    unsigned clean = _mm_getcsr();
+    unsigned clean = fp_get();
 
     (void)state;
+    if (!FLUSH_OUT)
+        skip(); /* a processor whose control word this test does not know */
     for (unsigned n = 1; n <= 4; n++)
         for (unsigned bits = 0; bits < 8; bits++) {
-            unsigned set = (clean & ~(FTZ | DAZ | ROUND | FLAGS)) | (bits & 1 ? FTZ : 0) |
-                           (bits & 2 ? DAZ : 0) | (bits & 4 ? UP : 0);
+            unsigned set = (clean & ~(unsigned)(FLUSH_OUT | FLUSH_IN | ROUND | FLAGS)) |
+                           (bits & 1 ? FLUSH_OUT : 0) | (bits & 2 ? FLUSH_IN : 0) |
+                           (bits & 4 ? UP : 0);
             volatile float tiny = FLT_MIN / 4;
             struct team *t;
             unsigned after;
             bool flushed;
 
-            _mm_setcsr(set);
+            fp_set(set);
             t = open_team(n, NULL); /* threads inherit what the host had */
             team_begin(t);
             meet_all(t, &m);
             team_end(t);
-            after = _mm_getcsr();
+            after = fp_get();
             flushed = tiny * 0.5f == 0;
             team_close(t);
-            _mm_setcsr(clean);
+            fp_set(clean);
             for (unsigned i = 0; i < n; i++) {
-                assert_int_equal(m.fp[i] & (FTZ | DAZ | ROUND), 0);
+                assert_int_equal(m.fp[i] & (FLUSH_OUT | FLUSH_IN | ROUND), 0);
                 assert_true(m.subnormal[i]);
             }
             assert_int_equal(after & ~(unsigned)FLAGS, set);
             assert_int_equal(flushed, (bits & 3) != 0);
         }
-#else
-    (void)state;
-    skip();
-#endif
 }
 
 static void passes_nest_in_nothing_and_follow_each_other(void **state)
