@@ -242,7 +242,7 @@ static void no_setting_changes_a_bit(void **state)
 
 static void no_kernel_level_changes_a_bit(void **state)
 {
-    static const char *const levels[] = {"c", "avx2", "avx512"};
+    static const char *const levels[] = {"c", "avx2", "avx512", "neon"};
 
     (void)state;
     for (unsigned i = 0; i < N_MODELS; i++)
@@ -250,7 +250,7 @@ static void no_kernel_level_changes_a_bit(void **state)
             struct outcome want =
                 run_setup(&models[i], &(struct setup){.numeric = profile_name(p), .cpu = "c"}, 64);
 
-            for (unsigned l = 0; l < 3; l++)
+            for (unsigned l = 0; l < sizeof(levels) / sizeof(*levels); l++)
                 compare(&models[i], &want,
                         (struct setup){.numeric = profile_name(p), .cpu = levels[l]}, 6, levels[l]);
             outcome_free(&want);
