@@ -10,6 +10,12 @@
 #define TARGET_AVX2   __attribute__((target("avx2,fma")))
 #define TARGET_AVX512 __attribute__((target("avx512f")))
 #endif
+#ifdef __aarch64__
+#include <arm_neon.h>
+#define FMA_PLAIN(x, y, z) vfmaq_f32(z, x, y)
+#else
+#define FMA_PLAIN(x, y, z) ((x) * (y) + (z)) /* two instructions: no fma is in the base set */
+#endif
 
 enum { SUMS = 12, LOADS = 8 };
 
@@ -50,9 +56,6 @@ enum { SUMS = 12, LOADS = 8 };
         return total;                                                                              \
     }
 
-#define FMA_PLAIN(x, y, z)                                                                         \
-    ((x) * (y) + (z)) /* two instructions where no fma is in the base set                          \
-                       */
 PEAK(, plain, 16, FMA_PLAIN)
 #ifdef __x86_64__
 PEAK(TARGET_AVX2, avx2, 32, _mm256_fmadd_ps)
