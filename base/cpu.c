@@ -48,7 +48,7 @@ unsigned cpu_detect(void)
 #elif defined(__aarch64__)
 unsigned cpu_detect(void)
 {
-    return CPU_NEON;
+    return CPU_NEON; /* of every processor that runs what is compiled for aarch64 */
 }
 #else
 unsigned cpu_detect(void)

@@ -124,7 +124,7 @@ typedef struct {
     int32_t lookahead; /* -1 = 6; experts of the next layer asked for early in decode; 0 = off */
     const char *io_engine; /* NULL = the best that works: "io_uring", "libaio", "threads", "sync" */
     const char *numeric;   /* NULL = best for this CPU: "f32", "direct", "i16", "i8" */
-    const char *cpu_level; /* NULL = best: highest kernel level used, "c", "avx2", "avx512" */
+    const char *cpu_level; /* NULL = best: highest kernel level used, "c", "avx2", "avx512", "neon" */
     const char *policy;    /* NULL = cfg.cache_policy: "nextuse", "lfru", "lru", "s3fifo" */
     uint32_t io_depth;     /* 0 = chosen: reads in flight */
     uint32_t checkpoints;  /* 0; memory for so many saved states of a full context is planned at
