@@ -214,7 +214,7 @@ class Event(ctypes.Structure):
                 ("complete", ctypes.c_uint32)]
 
 
-ABI_PROMPT_INFO, ABI_EVENT = 18, 19
+ABI_PROMPT_INFO, ABI_EVENT = 21, 22
 RESPONSE, MESSAGE_END = 2, 7
 WANT_TOKEN, STOP_ID = 1, 1
 
