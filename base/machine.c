@@ -250,92 +250,172 @@ uint64_t machine_usable_ram(const char *root, char *what, unsigned what_bytes)
     return l.bytes;
 }
 
-/* "200000 100000": two cores. 0: no limit, or nothing we understand. */
-static unsigned quota_cores(const char *text)
+/* Percent of a core, rounded up. 0: no limit. */
+static unsigned percent(uint64_t quota, uint64_t period)
 {
-    const char *end;
-    uint64_t quota, period;
-
-    if (!parse_u64(text, &end, &quota) || *end != ' ')
+    if (quota == 0 || period == 0 || quota > UINT64_MAX / 100)
         return 0;
-    if (!parse_u64(end + 1, &end, &period) || *end || quota == 0 || period == 0)
-        return 0;
-    quota = quota / period + (quota % period != 0);
+    quota = quota * 100 / period + (quota * 100 % period != 0);
     return quota < UINT_MAX ? (unsigned)quota : 0;
 }
 
-unsigned machine_quota_cores(const char *root)
+/* "200000 100000": two cores. 0: no limit, or nothing we understand. */
+static unsigned quota_v2(const char *path)
 {
-    char cgroup[PATH_MAX], path[PATH_BYTES], text[64];
+    uint64_t quota, period;
+    const char *end;
+    char text[64];
+
+    if (!read_line(path, text, sizeof(text)) || !parse_u64(text, &end, &quota) || *end != ' ')
+        return 0;
+    return parse_u64(end + 1, &end, &period) && !*end ? percent(quota, period) : 0;
+}
+
+/* Two files; a quota of -1 is none. */
+static unsigned quota_v1(const char *quota_path, const char *period_path)
+{
+    uint64_t quota, period;
+    const char *end;
+    char text[64];
+
+    if (!read_line(quota_path, text, sizeof(text)) || !parse_u64(text, &end, &quota) || *end)
+        return 0;
+    if (!read_line(period_path, text, sizeof(text)) || !parse_u64(text, &end, &period) || *end)
+        return 0;
+    return percent(quota, period);
+}
+
+static unsigned tighter(unsigned a, unsigned b)
+{
+    return !a || (b && b < a) ? b : a;
+}
+
+unsigned machine_quota_percent(const char *root)
+{
+    static const char v1[] = "/sys/fs/cgroup/cpu";
+    char cgroup[PATH_MAX], path[PATH_BYTES], second[PATH_BYTES];
     unsigned least = 0;
 
     if (!root || !strcmp(root, "/"))
         root = "";
-    if (strlen(root) >= PATH_MAX || !cgroup_of_self(root, NULL, cgroup, sizeof(cgroup)))
+    if (strlen(root) >= PATH_MAX)
         return 0;
-    do {
-        unsigned n = 0;
-
-        if (snprintf(path, sizeof(path), "%s%s%s/cpu.max", root, unified_mount(root), cgroup) <
-                (int)sizeof(path) &&
-            read_line(path, text, sizeof(text)))
-            n = quota_cores(text);
-        if (n && (least == 0 || n < least))
-            least = n;
-    } while (cgroup_parent(cgroup));
+    if (cgroup_of_self(root, NULL, cgroup, sizeof(cgroup)))
+        do {
+            if (snprintf(path, sizeof(path), "%s%s%s/cpu.max", root, unified_mount(root), cgroup) <
+                (int)sizeof(path))
+                least = tighter(least, quota_v2(path));
+        } while (cgroup_parent(cgroup));
+    if (cgroup_of_self(root, "cpu", cgroup, sizeof(cgroup)))
+        do {
+            if (snprintf(path, sizeof(path), "%s%s%s/cpu.cfs_quota_us", root, v1, cgroup) <
+                    (int)sizeof(path) &&
+                snprintf(second, sizeof(second), "%s%s%s/cpu.cfs_period_us", root, v1, cgroup) <
+                    (int)sizeof(second))
+                least = tighter(least, quota_v1(path, second));
+        } while (cgroup_parent(cgroup));
     return least;
+}
+
+unsigned machine_quota_cores(const char *root)
+{
+    unsigned percent_of_one = machine_quota_percent(root);
+
+    return percent_of_one / 100 + (percent_of_one % 100 != 0);
 }
 
 #ifdef __linux__
 
-/* Cores in this thread's affinity mask, however many the kernel knows; 0 = cannot tell. */
-static unsigned affinity_cores(void)
+/* This thread's affinity mask, however many CPUs the kernel knows: how many, and those below
+ * CPU_LIST_MAX in out. 0: cannot tell. */
+static unsigned affinity(struct cpu_list *out)
 {
-    for (unsigned cpus = CPU_LIST_MAX; cpus <= 1u << 16; cpus *= 2) {
+    unsigned all = 0;
+
+    out->n = 0;
+    for (unsigned cpus = CPU_LIST_MAX; cpus <= 1u << 16 && !all; cpus *= 2) {
         size_t bytes = CPU_ALLOC_SIZE(cpus);
         cpu_set_t *set = CPU_ALLOC(cpus);
-        int n = -1, reason = ENOMEM;
 
-        if (set) {
-            n = sched_getaffinity(0, bytes, set) ? -1 : CPU_COUNT_S(bytes, set);
-            reason = errno;
-            CPU_FREE(set);
-        }
-        if (n > 0)
-            return (unsigned)n;
-        if (reason != EINVAL) /* EINVAL: the mask is larger than that */
+        if (!set)
             break;
+        if (!sched_getaffinity(0, bytes, set)) {
+            all = (unsigned)CPU_COUNT_S(bytes, set);
+            for (unsigned cpu = 0; cpu < CPU_LIST_MAX; cpu++)
+                if (CPU_ISSET_S(cpu, bytes, set))
+                    out->cpu[out->n++] = (uint16_t)cpu;
+        } else if (errno != EINVAL) { /* EINVAL: the mask is larger than that */
+            cpus = 1u << 16;
+        }
+        CPU_FREE(set);
     }
-    return 0;
+    return all;
+}
+
+/* 0, or why not, of errno. */
+static int bind_to(const struct cpu_list *cpus)
+{
+    size_t bytes = CPU_ALLOC_SIZE(CPU_LIST_MAX);
+    cpu_set_t *set = CPU_ALLOC(CPU_LIST_MAX);
+    int rc;
+
+    if (!set)
+        return ENOMEM;
+    CPU_ZERO_S(bytes, set);
+    for (unsigned i = 0; i < cpus->n; i++)
+        CPU_SET_S(cpus->cpu[i], bytes, set);
+    rc = sched_setaffinity(0, bytes, set) ? errno : 0;
+    CPU_FREE(set);
+    return rc;
 }
 
 int machine_bind_thread(unsigned cpu, struct err *e)
 {
-    size_t bytes = CPU_ALLOC_SIZE(CPU_LIST_MAX);
-    cpu_set_t *set;
-    int rc, reason;
+    struct cpu_list one = {1, {(uint16_t)cpu}};
+    int reason;
 
     if (cpu >= CPU_LIST_MAX)
         return err_set(e, ERR_ARG, "cpu %u: the highest is %d", cpu, CPU_LIST_MAX - 1);
-    set = CPU_ALLOC(CPU_LIST_MAX);
-    if (!set)
-        return err_set(e, ERR_NOMEM, "cpu %u: no memory for a mask", cpu);
-    CPU_ZERO_S(bytes, set);
-    CPU_SET_S(cpu, bytes, set);
-    rc = sched_setaffinity(0, bytes, set);
-    reason = errno;
-    CPU_FREE(set);
-    if (!rc)
-        return 0;
+    reason = bind_to(&one);
     if (reason == EINVAL)
         return err_set(e, ERR_ARG, "cpu %u is not one this process may use", cpu);
-    return err_set(e, ERR_UNSUPPORTED, "cannot bind a thread to cpu %u: %s", cpu, strerror(reason));
+    if (reason)
+        return err_set(e, ERR_UNSUPPORTED, "cannot bind a thread to cpu %u: %s", cpu,
+                       strerror(reason));
+    return 0;
+}
+
+int machine_bind_among(const struct cpu_list *cpus, struct err *e)
+{
+    int reason = bind_to(cpus);
+
+    if (reason == EINVAL)
+        return err_set(e, ERR_ARG, "none of %u listed cpus is one this process may use", cpus->n);
+    if (reason)
+        return err_set(e, ERR_UNSUPPORTED, "cannot bind a thread to %u cpus: %s", cpus->n,
+                       strerror(reason));
+    return 0;
+}
+
+unsigned machine_here(void)
+{
+    int cpu = sched_getcpu();
+
+    return cpu < 0 ? ~0u : (unsigned)cpu;
+}
+
+bool machine_can_bind(const struct cpu_list *cpus)
+{
+    struct cpu_list before;
+
+    return affinity(&before) == before.n && before.n && !bind_to(cpus) && !bind_to(&before);
 }
 
 #else
 
-static unsigned affinity_cores(void)
+static unsigned affinity(struct cpu_list *out)
 {
+    out->n = 0;
     return 0;
 }
 
@@ -344,17 +424,46 @@ int machine_bind_thread(unsigned cpu, struct err *e)
     return err_set(e, ERR_UNSUPPORTED, "cpu %u: this system cannot bind threads", cpu);
 }
 
+int machine_bind_among(const struct cpu_list *cpus, struct err *e)
+{
+    return err_set(e, ERR_UNSUPPORTED, "%u cpus: this system cannot bind threads", cpus->n);
+}
+
+unsigned machine_here(void)
+{
+    return ~0u;
+}
+
+bool machine_can_bind(const struct cpu_list *cpus)
+{
+    (void)cpus;
+    return false;
+}
+
 #endif
+
+static unsigned online(void)
+{
+    long n = sysconf(_SC_NPROCESSORS_ONLN);
+
+    return n > 0 ? (unsigned)n : 1;
+}
+
+void machine_allowed(struct cpu_list *out)
+{
+    if (affinity(out) && out->n)
+        return;
+    out->n = online() < CPU_LIST_MAX ? online() : CPU_LIST_MAX;
+    for (unsigned i = 0; i < out->n; i++)
+        out->cpu[i] = (uint16_t)i;
+}
 
 unsigned machine_cores(void)
 {
-    unsigned n = affinity_cores(), quota = machine_quota_cores(NULL);
+    struct cpu_list mine;
+    unsigned n = affinity(&mine), quota = machine_quota_cores(NULL);
 
-    if (n == 0) {
-        long online = sysconf(_SC_NPROCESSORS_ONLN);
-
-        n = online > 0 ? (unsigned)online : 1;
-    }
+    n = n ? n : online();
     return quota && quota < n ? quota : n;
 }
 

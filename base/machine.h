@@ -25,8 +25,10 @@ uint64_t machine_usable_ram(const char *root, char *what, unsigned what_bytes);
  * false: there is none that we can see, or out is too small. */
 bool machine_cgroup(const char *root, char *out, unsigned out_bytes);
 
-/* Cores that cpu.max of this process's cgroup and its ancestors pays for, rounded up; 0 = no limit.
- * root as above. */
+/* What cpu.max of this process's cgroup and its ancestors pays for (v1: cpu.cfs_quota_us), in
+ * percent of one core, rounded up; 0 = no limit. root as above. */
+unsigned machine_quota_percent(const char *root);
+/* The same in cores, rounded up: a quota of 1.5 keeps two threads busy for most of their time. */
 unsigned machine_quota_cores(const char *root);
 
 /* Cores the calling thread may run on (affinity, then machine_quota_cores); at least 1. */
@@ -41,7 +43,20 @@ struct cpu_list {
  * empty item, a trailing comma, a reversed range, anything else. */
 int cpu_list_parse(struct cpu_list *out, const char *text, struct err *e);
 
+/* The CPUs that the calling thread may run on; where that cannot be told, the first so many as are
+ * online. At least one. */
+void machine_allowed(struct cpu_list *out);
+
+/* The CPU that the calling thread is on, for the moment; ~0u: cannot tell. */
+unsigned machine_here(void);
+
 /* Bind the calling thread to one CPU. ERR_ARG: that CPU is not ours; ERR_UNSUPPORTED. */
 int machine_bind_thread(unsigned cpu, struct err *e);
+
+/* Let the calling thread run on these CPUs only. ERR_ARG: none of them is ours; ERR_UNSUPPORTED. */
+int machine_bind_among(const struct cpu_list *cpus, struct err *e);
+
+/* Whether machine_bind_among would work. The thread stays where it may run now. */
+bool machine_can_bind(const struct cpu_list *cpus);
 
 #endif

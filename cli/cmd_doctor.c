@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/cpu_place.h"
 #include "cli/estimate.h"
 #include "cli/findings.h"
 #include "cli/load.h"
@@ -161,6 +162,21 @@ static void find_speed(struct cli *c, struct findings *f, const char *path, stru
                                   v->plan.expert_bytes, v->plan.mem.trunk_bytes, v->drive, v->ram);
 }
 
+/* As a command that runs a model with these options would place its threads. */
+static void find_threads(struct cli *c, struct findings *f)
+{
+    struct cpu_list listed;
+    struct cpu_place p;
+    struct err e;
+
+    if (c->opts.cpus && cpu_list_parse(&listed, c->opts.cpus, &e)) {
+        found(f, "system", "placement", FOUND_BAD, "--cpus 0-3,8", "%s", e.text);
+        return;
+    }
+    cpu_place_here(&p, (unsigned)c->opts.threads, c->opts.cpus ? &listed : NULL);
+    found(f, "system", "placement", FOUND_FACT, NULL, "%s", p.text);
+}
+
 static void print_topic(const struct findings *f, const char *topic)
 {
     static const char *const mark[] = {[FOUND_GOOD] = "ok ",
@@ -286,6 +302,7 @@ int cmd_doctor(struct cli *c)
         return fail(c, EXIT_RUNTIME, NULL, path, "%s", strerror(errno));
     v.model = is_container(real);
     find_system(&f, "");
+    find_threads(c, &f);
     find_drive(&f, "", real);
     find_settings(&f);
     if (v.model) {

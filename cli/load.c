@@ -361,6 +361,7 @@ void model_banner(struct cli *c, waste_ctx *ctx)
             note(c, "hotlist  %s: the %u hottest experts come in while nothing else is read",
                  engine.usage, engine.n_preload);
     }
-    note(c, "compute  %u threads, %s kernels, %s, %u rows a pass", engine.n_threads, engine.kernels,
-         engine.numeric, engine.max_rows);
+    note(c, "compute  %s", engine.placement);
+    note(c, "         %s kernels, %s, %u rows a pass", engine.kernels, engine.numeric,
+         engine.max_rows);
 }

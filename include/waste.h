@@ -234,6 +234,7 @@ typedef struct {
     /* io_depth: 0 chosen by size, 1 given, 2 measured now, 3 measured before */
     uint32_t depth_from, reserved0;
     uint64_t drive_bytes_per_s; /* of the drives together, as measured; 0: not */
+    const char *placement;      /* threads and their CPUs, in words */
 } waste_engine;
 
 WASTE_API waste_status waste_engine_info(const waste_ctx *ctx, waste_engine *out);

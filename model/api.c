@@ -284,7 +284,7 @@ waste_status waste_engine_info(const waste_ctx *ctx, waste_engine *out)
         return ctx_refuse(NULL, "the context is NULL");
     e = (waste_engine){
         .size = sizeof(e),
-        .n_threads = ctx->n_threads,
+        .n_threads = ctx->placement.n_threads,
         .n_frames = ctx->frames.n,
         .io_depth = ctx->depth,
         .lookahead = ctx->lookahead,
@@ -306,6 +306,7 @@ waste_status waste_engine_info(const waste_ctx *ctx, waste_engine *out)
         .usage = ctx->usage_read,
         .depth_from = ctx->depth_from,
         .drive_bytes_per_s = ctx->drive_bytes_per_s,
+        .placement = ctx->placement.text,
     };
     return answer(out, &e, sizeof(e));
 }

@@ -387,10 +387,9 @@ static int ctx_open(waste_ctx *ctx, const char *path, const struct wish *w, stru
     if (plan_open(ctx, w, e) || text_open(ctx, e) || weights_open(ctx, e) ||
         sessions_open(ctx, w->opts.max_sessions, e) || states_open(ctx, e))
         return e->code;
-    struct act_shape shape = {ctx->plan.rows, ctx->n_sessions, w->n_threads};
+    struct act_shape shape = {ctx->plan.rows, ctx->n_sessions, w->placement.n_threads};
     if (act_open(&ctx->act, &ctx->mem, &ctx->model, shape, e) ||
-        team_open(&ctx->team, w->n_threads, w->cpus.n ? &w->cpus : NULL, e) ||
-        experts_open(ctx, w, e))
+        team_open(&ctx->team, &w->placement, e) || experts_open(ctx, w, e))
         return e->code;
     if (w->opts.route_trace && ctx->model.hp.n_experts &&
         route_trace_open(&ctx->trace, w->opts.route_trace, &ctx->model.hp, e))
@@ -432,7 +431,7 @@ waste_status waste_open_ex(const char *path, const waste_cfg *cfg, const waste_o
     ctx->cfg = w.cfg;
     ctx->opts = w.opts;
     ctx->profile = w.profile;
-    ctx->n_threads = w.n_threads;
+    ctx->placement = w.placement;
     ctx->ctx_tokens = w.ctx;
     ctx->pid = (long)getpid();
     ctx->lookahead = w.opts.lookahead < 0 ? LOOKAHEAD_DEFAULT : (unsigned)w.opts.lookahead;

@@ -47,16 +47,14 @@ static int profile_of(enum profile *out, const char *name, unsigned cpu, struct 
 static int wish_threads(struct wish *w, struct err *e)
 {
     int n = w->cfg.n_threads;
+    struct cpu_list listed;
 
-    w->cpus.n = 0;
-    if (w->cfg.cpu_list && cpu_list_parse(&w->cpus, w->cfg.cpu_list, e))
+    if (w->cfg.cpu_list && cpu_list_parse(&listed, w->cfg.cpu_list, e))
         return e->code;
     if (n < 0 || n > THREADS_MAX)
-        return err_set(e, ERR_ARG, "%d threads: 1...%d are possible, 0 = one per core", n,
+        return err_set(e, ERR_ARG, "%d threads: 1...%d are possible, 0 = one per physical core", n,
                        THREADS_MAX);
-    w->n_threads = n ? (unsigned)n : w->cpus.n ? w->cpus.n : machine_cores();
-    if (w->n_threads > THREADS_MAX)
-        w->n_threads = THREADS_MAX;
+    cpu_place_here(&w->placement, (unsigned)n, w->cfg.cpu_list ? &listed : NULL);
     return 0;
 }
 
@@ -114,7 +112,7 @@ struct plan_request request_of(const struct wish *w, char *why, unsigned why_byt
         .sessions = w->opts.max_sessions,
         .checkpoints = w->opts.checkpoints,
         .rows_max = w->opts.max_rows,
-        .threads = w->n_threads,
+        .threads = w->placement.n_threads,
         .cpu = w->cpu,
         .profile = w->profile,
     };

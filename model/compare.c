@@ -239,7 +239,7 @@ static int take_memory(struct compare *x, struct err *e)
     size_t floats = (size_t)x->hp.latent * x->hp.inter, row = x->hp.latent + x->hp.inter;
     unsigned n = manifest_moe_layers(x->m) * x->per_layer;
 
-    if (team_open(&x->team, threads < THREADS_MAX ? threads : THREADS_MAX, NULL, e))
+    if (team_open_n(&x->team, threads < THREADS_MAX ? threads : THREADS_MAX, e))
         return e->code;
     floats = x->m->n_experts && floats > CHUNK_FLOATS ? floats : CHUNK_FLOATS;
     x->bytes_room = x->m->record.bytes;

@@ -8,7 +8,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "base/machine.h"
+#include "base/cpu_place.h"
 #include "base/pressure.h"
 #include "expertfs/container.h"
 #include "include/waste.h"
@@ -93,7 +93,8 @@ struct waste_ctx {
     waste_cfg cfg; /* as resolved; texts not kept */
     waste_opts opts;
     enum profile profile;
-    unsigned n_threads, ctx_tokens, lookahead, depth, n_direct, n_banks;
+    struct cpu_place placement;
+    unsigned ctx_tokens, lookahead, depth, n_direct, n_banks;
     enum depth_from { DEPTH_CHOSEN, DEPTH_GIVEN, DEPTH_MEASURED, DEPTH_KNOWN } depth_from;
     uint64_t drive_bytes_per_s;
     char direct_why[128], arch[64], quant[96];
@@ -113,8 +114,8 @@ struct waste_ctx {
 struct wish { /* cfg and opts, resolved against this machine */
     waste_cfg cfg;
     waste_opts opts;
-    struct cpu_list cpus;
-    unsigned n_threads, ctx, cpu;
+    struct cpu_place placement;
+    unsigned ctx, cpu;
     enum profile profile;
     const struct policy_ops *policy;
 };

@@ -783,7 +783,7 @@ static int take_memory(struct convert *cv, struct err *e)
     cv->span = malloc(spans * sizeof(*cv->span));
     if (!cv->span)
         return err_set(e, ERR_NOMEM, "a list of %zu reads", spans);
-    if (team_open(&cv->team, cv->o.threads, NULL, e))
+    if (team_open_n(&cv->team, cv->o.threads, e))
         return e->code;
     floats = cv->hp.n_experts && floats > CHUNK_FLOATS ? floats : CHUNK_FLOATS;
     for (unsigned i = 0; i < cv->map.n_trunk; i++) {

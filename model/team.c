@@ -22,10 +22,10 @@ enum {
 
 struct team {
     unsigned n;
-    bool spin; /* every thread has a core to itself */
-    const struct cpu_list *cpus;
-    struct cpu_list cpu_copy;
+    bool spin; /* every thread has a CPU to itself */
+    struct cpu_place place;
     cpu_set_t caller_cpus; /* before team_begin */
+    bool bound;            /* the caller is, since team_begin */
     unsigned caller_fp;
 
     /* the job: written by the caller while the gate is shut, read by workers inside it */
@@ -133,17 +133,30 @@ static bool enter(struct team *t)
     return false;
 }
 
+/* To the CPUs of thread number `index`. */
+static int bind(const struct cpu_place *p, unsigned index, struct err *e)
+{
+    switch (p->how) {
+    case PLACE_AMONG:
+        return machine_bind_among(&p->cpus, e);
+    case PLACE_EACH:
+        return machine_bind_thread(p->cpus.cpu[index % p->cpus.n], e);
+    case PLACE_ANYWHERE:
+        break;
+    }
+    return 0;
+}
+
 static void *worker(void *arg)
 {
     struct member me = *(struct member *)arg;
     struct team *t = me.team;
     unsigned seen = 0;
-    struct err ignored; /* team_open has bound to each CPU once, so this cannot be news */
+    struct err ignored; /* team_open has bound so once, so this cannot be news */
 
     free(arg);
     fp_begin();
-    if (t->cpus)
-        machine_bind_thread(t->cpus->cpu[me.index % t->cpus->n], &ignored);
+    bind(&t->place, me.index, &ignored);
     for (;;) {
         seen = wait_for_job(t, seen);
         if (atomic_load(&t->stop))
@@ -173,14 +186,15 @@ static int start(struct team *t, unsigned index, struct err *e)
 }
 
 /* Every CPU of the list must be ours: found out before threads start, by trying. */
-static int check_cpus(const struct cpu_list *cpus, struct err *e)
+static int check_cpus(const struct cpu_place *p, struct err *e)
 {
+    unsigned n = p->how == PLACE_EACH ? p->cpus.n : 1;
     cpu_set_t before;
 
     if (pthread_getaffinity_np(pthread_self(), sizeof(before), &before))
         return err_set(e, ERR_UNSUPPORTED, "cpu list: threads cannot be bound here");
-    for (unsigned i = 0; i < cpus->n; i++)
-        if (machine_bind_thread(cpus->cpu[i], e)) {
+    for (unsigned i = 0; i < n; i++)
+        if (bind(p, i, e)) {
             pthread_setaffinity_np(pthread_self(), sizeof(before), &before);
             return e->code;
         }
@@ -188,24 +202,22 @@ static int check_cpus(const struct cpu_list *cpus, struct err *e)
     return 0;
 }
 
-int team_open(struct team **out, unsigned n, const struct cpu_list *cpus, struct err *e)
+int team_open(struct team **out, const struct cpu_place *p, struct err *e)
 {
+    unsigned n = p->n_threads;
     struct team *t;
 
     if (n < 1 || n > THREADS_MAX)
         return err_set(e, ERR_ARG, "%u threads: 1...%d are possible", n, THREADS_MAX);
-    if (cpus && check_cpus(cpus, e))
+    if (p->how != PLACE_ANYWHERE && check_cpus(p, e))
         return e->code;
     t = aligned_alloc(LINE, sizeof(*t));
     if (!t)
         return err_set(e, ERR_NOMEM, "team of %u threads", n);
     memset(t, 0, sizeof(*t));
     t->n = n;
-    t->spin = n <= machine_cores();
-    if (cpus) {
-        t->cpu_copy = *cpus;
-        t->cpus = &t->cpu_copy;
-    }
+    t->spin = p->spin;
+    t->place = *p;
     pthread_mutex_init(&t->lock, NULL);
     pthread_cond_init(&t->wake, NULL);
     for (unsigned i = 1; i < n; i++)
@@ -215,6 +227,13 @@ int team_open(struct team **out, unsigned n, const struct cpu_list *cpus, struct
         }
     *out = t;
     return 0;
+}
+
+int team_open_n(struct team **out, unsigned n, struct err *e)
+{
+    struct cpu_place p = {.n_threads = n, .how = PLACE_ANYWHERE, .spin = n <= machine_cores()};
+
+    return team_open(out, &p, e);
 }
 
 static void announce(struct team *t)
@@ -247,17 +266,19 @@ unsigned team_size(const struct team *t)
 
 void team_begin(struct team *t)
 {
-    struct err ignored; /* team_open has bound to this CPU before */
+    struct err ignored; /* team_open has bound so before */
 
     t->caller_fp = fp_begin();
-    if (t->cpus && !pthread_getaffinity_np(pthread_self(), sizeof(t->caller_cpus), &t->caller_cpus))
-        machine_bind_thread(t->cpus->cpu[0], &ignored);
+    t->bound = t->place.how != PLACE_ANYWHERE &&
+               !pthread_getaffinity_np(pthread_self(), sizeof(t->caller_cpus), &t->caller_cpus);
+    if (t->bound)
+        bind(&t->place, 0, &ignored);
 }
 
 void team_end(struct team *t)
 {
     fp_end(t->caller_fp);
-    if (t->cpus)
+    if (t->bound)
         pthread_setaffinity_np(pthread_self(), sizeof(t->caller_cpus), &t->caller_cpus);
 }
 

@@ -8,16 +8,18 @@
 #define MODEL_TEAM_H
 
 #include "base/err.h"
-#include "base/machine.h"
+#include "base/cpu_place.h"
 
 struct team;
 
 /* Items [i0, i1), on thread `thread` of the team (0...team_size - 1): index of private scratch. */
 typedef void team_fn(void *arg, unsigned i0, unsigned i1, unsigned thread);
 
-/* n threads, the caller's among them, 1...THREADS_MAX. cpus: thread i is bound to entry i mod n;
- * the caller when it first calls team_for. NULL: not bound. */
-int team_open(struct team **out, unsigned n, const struct cpu_list *cpus, struct err *e);
+/* As many threads as that, the caller's among them, 1...THREADS_MAX, bound to the CPUs of the
+ * placement; the caller is, too, between team_begin and team_end. */
+int team_open(struct team **out, const struct cpu_place *p, struct err *e);
+/* n threads, bound to nothing. */
+int team_open_n(struct team **out, unsigned n, struct err *e);
 void team_close(struct team *t); /* NULL-safe */
 unsigned team_size(const struct team *t);
 
@@ -30,8 +32,8 @@ void team_for(struct team *t, unsigned n, unsigned grain, team_fn *fn, void *arg
 unsigned fp_begin(void);
 void fp_end(unsigned before);
 
-/* Around a pass, on the thread that runs it: fp_begin, and the thread on the first CPU of the list
- * if there is one. team_end puts back what was before. */
+/* Around a pass, on the thread that runs it: fp_begin, and the thread where its placement has it.
+ * team_end puts back what was before. */
 void team_begin(struct team *t);
 void team_end(struct team *t);
 

@@ -64,6 +64,12 @@ def declared():
     return set(re.findall(r"WASTE_API[^;(]*?\b(waste_\w+)\(", header))
 
 
+def hwloc():
+    """What a static library of a build with hwloc wants beside the rest."""
+    wanted = subprocess.run(["nm", STATIC], capture_output=True, text=True, check=True).stdout
+    return ["-lhwloc"] if " U hwloc_" in wanted else []
+
+
 def test_the_shared_library_exports_the_header_and_nothing_else():
     names = {n.split("@")[0] for n in defined(SHARED, "-D")} - {"WASTE_0"}
     assert names == declared()
@@ -83,7 +89,7 @@ def test_the_snippet_builds_and_runs_as_it_is(tmp_path, compiler, suffix, std, l
     program = tmp_path / "snippet"
     libs = {"shared": [f"-L{SHARED.parent}", "-lwaste", f"-Wl,-rpath,{SHARED.parent}"],
             "static": [STATIC, "-luring", "-laio", "-ljansson", "-ldeflate", "-lpcre2-8", "-lpthread",
-                       "-lm"]}[linkage]
+                       "-lm", *hwloc()]}[linkage]
     subprocess.run([compiler, f"-std={std}", "-Wall", "-Wextra", "-Werror", "-pedantic",
                     f"-I{ROOT / 'include'}", source, "-o", program, *libs], check=True)
     done = subprocess.run([program, GOLDEN / "kimi-linear.waste"], capture_output=True, text=True)

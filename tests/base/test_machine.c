@@ -343,6 +343,25 @@ static void quota_is_rounded_up_and_the_tightest_counts(void **state)
     assert_int_equal(machine_quota_cores(f->root), 1);
 }
 
+static void a_quota_of_v1_counts_beside_one_of_v2(void **state)
+{
+    struct fixture *f = *state;
+
+    self(f, "4:cpu,cpuacct:/j/k\n0::/a\n");
+    put(f, "sys/fs/cgroup/cpu/j/k/cpu.cfs_quota_us", "-1\n");
+    put(f, "sys/fs/cgroup/cpu/j/k/cpu.cfs_period_us", "100000\n");
+    assert_int_equal(machine_quota_percent(f->root), 0);
+    put(f, "sys/fs/cgroup/cpu/j/cpu.cfs_quota_us", "150000\n");
+    assert_int_equal(machine_quota_percent(f->root), 0); /* a quota of what? */
+    put(f, "sys/fs/cgroup/cpu/j/cpu.cfs_period_us", "100000\n");
+    assert_int_equal(machine_quota_percent(f->root), 150);
+    assert_int_equal(machine_quota_cores(f->root), 2);
+    put(f, "sys/fs/cgroup/unified/a/cpu.max", "100001 100000\n");
+    assert_int_equal(machine_quota_percent(f->root), 101);
+    put(f, "sys/fs/cgroup/cpu/j/k/cpu.cfs_quota_us", "50000\n");
+    assert_int_equal(machine_quota_percent(f->root), 50);
+}
+
 static void quotas_that_make_no_sense_do_not_limit(void **state)
 {
     static const char *const bad[] = {
@@ -573,6 +592,7 @@ int main(void)
         WITH_ROOT(a_cgroup_called_unified_is_only_a_name_under_pure_v2),
         WITH_ROOT(a_short_text_for_the_reason_is_cut_not_overrun),
         WITH_ROOT(quota_is_rounded_up_and_the_tightest_counts),
+        WITH_ROOT(a_quota_of_v1_counts_beside_one_of_v2),
         WITH_ROOT(quotas_that_make_no_sense_do_not_limit),
         cmocka_unit_test(cores_follow_the_affinity_mask),
         cmocka_unit_test(binding_moves_the_calling_thread_and_no_other),

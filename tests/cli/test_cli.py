@@ -367,7 +367,7 @@ def test_how_it_runs_never_changes_what_it_says(kimi, args):
 def test_a_forced_engine_and_kernels_are_shown(kimi):
     err = run(kimi, "Hello", "-n", 1, "--io", "sync", "--threads", 1, "--no-direct-io",
               "--no-verify", env={"WASTE_CPU": "c", "WASTE_NUMERIC": "f32"}, check=0).stderr.decode()
-    assert "sync" in err and "1 threads" in err and "c kernels" in err and "f32" in err
+    assert "sync" in err and "1 thread" in err and "c kernels" in err and "f32" in err
     assert "0 of 4 banks direct" in err and "not direct: not asked for" in err
     assert "checksums off" in err
 

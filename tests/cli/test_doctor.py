@@ -1,5 +1,6 @@
 """waste doctor: what it says of this machine, whatever it is."""
 
+import os
 import resource
 
 import pytest
@@ -48,6 +49,14 @@ def test_every_rung_that_exists_is_reported(kimi):
     report = waste_json("doctor", kimi)
     for engine in ("threads", "sync"):
         assert by_name(report, "system", engine)[0]["judged"] == "good"
+
+
+def test_threads_are_shown_where_they_would_run(kimi):
+    cpu = min(os.sched_getaffinity(0))
+    report = waste_json("doctor", kimi)
+    assert "thread" in by_name(report, "system", "placement")[0]["value"]
+    report = waste_json("doctor", kimi, "--cpus", str(cpu), "--threads", "3")
+    assert by_name(report, "system", "placement")[0]["value"] == f"3 threads on CPU {cpu}, as listed"
 
 
 def test_variables_are_shown_and_keys_are_not(kimi):

@@ -69,7 +69,7 @@ static float *fitted(const struct rvq_fit *f, float *vectors, size_t n, const st
     struct team *team;
     struct err e;
 
-    assert_int_equal(team_open(&team, threads, NULL, &e), 0);
+    assert_int_equal(team_open_n(&team, threads, &e), 0);
     if (rvq_fit_books(f, vectors, n, books, scratch, k, team, &e))
         fail_msg("%s", e.text);
     team_close(team);
@@ -305,7 +305,7 @@ static void what_cannot_be_fitted_is_an_error(void **unused)
     struct err e;
 
     (void)unused;
-    assert_int_equal(team_open(&team, 1, NULL, &e), 0);
+    assert_int_equal(team_open_n(&team, 1, &e), 0);
     gaussians(x, 100 * 8, 0.25);
     for (unsigned i = 0; i < 4; i++)
         assert_int_equal(rvq_fit_books(&bad[i], x, 100, books, scratch, &k, team, &e), ERR_ARG);

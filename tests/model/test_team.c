@@ -63,12 +63,19 @@ static void fp_set(unsigned control)
 
 enum { N_MAX = 5000 };
 
+static int open_on(struct team **out, unsigned n, const struct cpu_list *cpus, struct err *e)
+{
+    struct cpu_place p = {.n_threads = n, .how = PLACE_EACH, .spin = true, .cpus = *cpus};
+
+    return team_open(out, &p, e);
+}
+
 static struct team *open_team(unsigned n, const struct cpu_list *cpus)
 {
     struct team *t;
     struct err e;
 
-    if (team_open(&t, n, cpus, &e))
+    if (cpus ? open_on(&t, n, cpus, &e) : team_open_n(&t, n, &e))
         fail_msg("%s", e.text);
     assert_int_equal(team_size(t), n);
     return t;
@@ -248,7 +255,7 @@ static void impossible_sizes_are_refused(void **state)
 
     (void)state;
     for (unsigned i = 0; i < 3; i++) {
-        assert_int_equal(team_open(&t, bad[i], NULL, &e), ERR_ARG);
+        assert_int_equal(team_open_n(&t, bad[i], &e), ERR_ARG);
         assert_ptr_equal(t, &bad); /* outputs untouched */
         assert_non_null(strstr(e.text, "1...64"));
     }
@@ -360,6 +367,32 @@ static void threads_run_on_the_cpus_of_the_list(void **state)
         }
 }
 
+static void threads_placed_among_cpus_may_use_all_of_them(void **state)
+{
+    static struct meeting m;
+    cpu_set_t before;
+    struct cpu_list cpus = ours(&before);
+
+    (void)state;
+    for (unsigned used = 1; used <= cpus.n; used++) {
+        struct cpu_place p = {.n_threads = 3, .how = PLACE_AMONG, .cpus = cpus};
+        struct team *t;
+        struct err e;
+
+        p.cpus.n = used;
+        if (team_open(&t, &p, &e))
+            fail_msg("%s", e.text);
+        assert_affinity(&before);
+        team_begin(t);
+        meet_all(t, &m);
+        for (unsigned i = 0; i < 3; i++)
+            assert_int_equal(m.allowed[i], used);
+        team_end(t);
+        assert_affinity(&before);
+        team_close(t);
+    }
+}
+
 static void without_a_list_nobody_is_bound(void **state)
 {
     static struct meeting m;
@@ -424,7 +457,7 @@ static void an_impossible_cpu_is_an_error_and_leaves_no_thread(void **state)
 
         bad.cpu[at] = (uint16_t)gone;
         bad.n = at < cpus.n ? cpus.n : cpus.n + 1;
-        assert_int_equal(team_open(&t, 4, &bad, &e), ERR_ARG);
+        assert_int_equal(open_on(&t, 4, &bad, &e), ERR_ARG);
         assert_ptr_equal(t, &cpus);
         assert_threads(threads);
         assert_affinity(&before);
@@ -496,6 +529,7 @@ int main(void)
         cmocka_unit_test(impossible_sizes_are_refused),
         cmocka_unit_test(threads_come_with_open_and_go_with_close),
         cmocka_unit_test(threads_run_on_the_cpus_of_the_list),
+        cmocka_unit_test(threads_placed_among_cpus_may_use_all_of_them),
         cmocka_unit_test(without_a_list_nobody_is_bound),
         cmocka_unit_test(a_narrowed_caller_stays_narrowed),
         cmocka_unit_test(an_impossible_cpu_is_an_error_and_leaves_no_thread),
