@@ -1,6 +1,6 @@
 /* expert.c - one pinned expert, applied to the rows that chose it: gate and up from the row's
- * tables, activation, down. Four steps that the team splits when a row is alone with its expert,
- * and whole rows for each thread when many rows share one. */
+ * tables, activation, down. The team splits these steps when a row is alone with its expert, and
+ * takes whole rows when many share one. */
 #include "model/moe.h"
 
 static uint8_t *thread_table(struct moe_act *a, unsigned thread, enum matrix m)
@@ -19,10 +19,16 @@ static uint8_t *kept_table(struct moe_act *a, unsigned row, enum matrix m)
     return m == MATRIX_UP ? t + a->table_bytes[MATRIX_GATE] : t;
 }
 
-enum { PREPARE_GRAIN = 32, ROWS_GRAIN = 64 };
+enum {
+    PREPARE_GRAIN = 32,
+    INNER_GRAIN = 8 * PREPARE_GRAIN, /* rows of gate and up that are so many positions of down */
+    ROWS_GRAIN = 64,
+    ROWS_TOGETHER = 256, /* kernels load a table once for as many; more of them are worth more, */
+    ROWS_ENOUGH = 512,   /* up to here */
+};
 
-/* The four steps of one expert for one row; ranges are split over the team when the row is alone,
- * and whole when each thread has rows of its own. */
+/* One expert for one row; ranges are split over the team when the row is alone, and whole when each
+ * thread has rows of its own. */
 struct one {
     struct moe_job *j;
     unsigned row, slot, thread;
@@ -93,6 +99,20 @@ static void split_apply_in(void *arg, unsigned r0, unsigned r1, unsigned thread)
     apply_in(arg, r0, r1);
 }
 
+/* From the input's tables to those of the inner vector, for inner channels [r0, r1). */
+static void inner(struct one *o, uint32_t r0, uint32_t r1)
+{
+    apply_in(o, r0, r1);
+    gated(o->j->r->model, o->g + r0, o->g + r0, o->u + r0, r1 - r0);
+    prepare_down(o, r0 / 8, (r1 + 7) / 8);
+}
+
+static void split_inner(void *arg, unsigned r0, unsigned r1, unsigned thread)
+{
+    (void)thread;
+    inner(arg, r0, r1);
+}
+
 static void split_prepare_down(void *arg, unsigned p0, unsigned p1, unsigned thread)
 {
     (void)thread;
@@ -114,17 +134,43 @@ static void split_prepare_in(void *arg, unsigned p0, unsigned p1, unsigned threa
                p1);
 }
 
+/* Whether pieces of so many rows can keep all threads at work, but for a fifth of the time. */
+static bool even(unsigned n, unsigned grain, unsigned threads)
+{
+    unsigned units = (n + grain - 1) / grain;
+
+    return 4 * ((units + threads - 1) / threads * threads) <= 5 * units;
+}
+
+/* Rows of a piece: a thread's share in one, unless that is a lot. Each piece loads the whole table
+ * of its input, so small ones are for many threads only. */
+static unsigned piece(unsigned n, unsigned threads)
+{
+    unsigned grain = ROWS_TOGETHER, share;
+
+    while (grain > ROWS_GRAIN && !even(n, grain, threads))
+        grain /= 2;
+    share = ((n + grain - 1) / grain + threads - 1) / threads * grain;
+    return share < 2 * ROWS_ENOUGH ? share : ROWS_ENOUGH;
+}
+
 static void expert_alone(struct moe_job *j, uint32_t user)
 {
     const struct model *m = j->r->model;
+    unsigned threads = team_size(j->r->team), inter = m->hp.inter;
     struct one o = one_of(j, user, 0);
 
     if (o.row >= j->r->act->moe.kept_rows)
         team_for(j->r->team, positions(&m->rvq[MATRIX_GATE]), PREPARE_GRAIN, split_prepare_in, &o);
-    team_for(j->r->team, m->hp.inter, ROWS_GRAIN, split_apply_in, &o);
-    gated(m, o.g, o.g, o.u, m->hp.inter);
-    team_for(j->r->team, positions(&m->rvq[MATRIX_DOWN]), PREPARE_GRAIN, split_prepare_down, &o);
-    team_for(j->r->team, m->hp.latent, ROWS_GRAIN, split_apply_down, &o);
+    if (even(inter, INNER_GRAIN, threads)) {
+        team_for(j->r->team, inter, piece(inter, threads), split_inner, &o);
+    } else { /* one fork more, for more threads than there are large pieces */
+        team_for(j->r->team, inter, piece(inter, threads), split_apply_in, &o);
+        gated(m, o.g, o.g, o.u, inter);
+        team_for(j->r->team, positions(&m->rvq[MATRIX_DOWN]), PREPARE_GRAIN, split_prepare_down,
+                 &o);
+    }
+    team_for(j->r->team, m->hp.latent, piece(m->hp.latent, threads), split_apply_down, &o);
 }
 
 static void expert_users(void *arg, unsigned i0, unsigned i1, unsigned thread)
@@ -138,9 +184,7 @@ static void expert_users(void *arg, unsigned i0, unsigned i1, unsigned thread)
         if (o.row >= j->r->act->moe.kept_rows)
             prepare_in(j, o.row, (uint8_t *)o.table[MATRIX_GATE], (uint8_t *)o.table[MATRIX_UP], 0,
                        positions(&m->rvq[MATRIX_GATE]));
-        apply_in(&o, 0, m->hp.inter);
-        gated(m, o.g, o.g, o.u, m->hp.inter);
-        prepare_down(&o, 0, positions(&m->rvq[MATRIX_DOWN]));
+        inner(&o, 0, m->hp.inter);
         apply_down(&o, 0, m->hp.latent);
     }
 }
