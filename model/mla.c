@@ -144,6 +144,22 @@ static void attend_heads(void *arg, unsigned h0, unsigned h1, unsigned thread)
     }
 }
 
+/* Heads of a piece. Where a row's heads share a call, a piece is a thread's share of them, in calls
+ * as large as there is room for and of whole tiles: each call reads all keys again, and queries
+ * that do not fill a tile take as long as one that does. */
+static unsigned head_grain(const struct mla_job *j)
+{
+    unsigned most = MLA_QUERIES / (j->span->n < MLA_QUERIES ? j->span->n : MLA_QUERIES);
+    unsigned threads = team_size(j->r->team), share, calls, grain;
+
+    if (most < ATTEND_QUERIES)
+        return 1;
+    share = (j->r->model->hp.n_heads + threads - 1) / threads;
+    calls = (share + most - 1) / most;
+    grain = (share + calls - 1) / calls;
+    return (grain + ATTEND_QUERIES - 1) / ATTEND_QUERIES * ATTEND_QUERIES;
+}
+
 static void gate_rows(void *arg, unsigned t0, unsigned t1, unsigned thread)
 {
     struct mla_job *j = arg;
@@ -203,7 +219,7 @@ void mla_block(struct run *r, unsigned layer, const float *x, float *y)
     for (unsigned i = 0; i < r->rows->n_spans; i++) {
         j.span = &r->rows->span[i];
         team_for(r->team, j.span->n, 1, append_rows, &j);
-        team_for(r->team, hp->n_heads, 1, attend_heads, &j);
+        team_for(r->team, hp->n_heads, head_grain(&j), attend_heads, &j);
     }
     if (hp->mla_gate)
         team_for(r->team, r->rows->n, 1, gate_rows, &j);
