@@ -240,6 +240,38 @@ static void no_setting_changes_a_bit(void **state)
     }
 }
 
+/* Of a whole text in one pass: pins, and records read at the smallest budget. */
+static void a_pass_reads_each_expert_once(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i < N_MODELS; i++) {
+        const struct golden *g = &models[i].gold;
+        struct setup s = {.threads = 2, .rows = 64};
+        waste_ctx *ctx = model_open(models[i].dir, &s);
+        const struct hparams *hp = &ctx->model.hp;
+        size_t per_layer = (size_t)g->n_tokens * hp->top_k;
+        waste_counters c = {.size = sizeof(c)};
+        unsigned distinct = 0;
+
+        for (unsigned l = 0; l < hp->n_layers - hp->first_dense; l++) {
+            bool seen[1024] = {false};
+
+            for (size_t j = 0; j < per_layer; j++) {
+                bool *first = &seen[g->expert[l * per_layer + j]];
+
+                distinct += !*first;
+                *first = true;
+            }
+        }
+        assert_true(distinct < (hp->n_layers - hp->first_dense) * per_layer); /* or it is easy */
+        model_feed(ctx, g->ids, g->n_tokens, 64);
+        assert_int_equal(waste_get_counters(ctx, &c), WASTE_OK);
+        assert_int_equal(c.hits_resident + c.hits_prefetch + c.misses, distinct);
+        assert_int_equal(c.bytes_read, (uint64_t)distinct * ctx->facts.record.bytes);
+        waste_close(ctx);
+    }
+}
+
 static void no_kernel_level_changes_a_bit(void **state)
 {
     static const char *const levels[] = {"c", "avx2", "avx512", "neon"};
@@ -322,6 +354,7 @@ int main(void)
         cmocka_unit_test(every_position_of_a_decode_matches_the_oracle),
         cmocka_unit_test(golden_logits_have_their_published_bits),
         cmocka_unit_test(no_setting_changes_a_bit),
+        cmocka_unit_test(a_pass_reads_each_expert_once),
         cmocka_unit_test(no_kernel_level_changes_a_bit),
         cmocka_unit_test(company_in_a_pass_changes_nothing),
     };
