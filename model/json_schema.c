@@ -1,0 +1,1173 @@
+#include "model/json_schema.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/json.h"
+#include "model/intern.h"
+#include "model/json_text.h"
+
+enum {
+    SCHEMAS_MAX = 1 << 17, /* schemas that are compiled, those that merging makes included */
+    MERGED_MAX = 1 << 20,  /* members of objects that merging makes */
+    CHAIN_MAX = 64,        /* references and alternatives behind each other */
+    PATH_BYTES = 400,
+};
+
+enum type { T_NULL, T_BOOLEAN, T_INTEGER, T_NUMBER, T_STRING, T_ARRAY, T_OBJECT, TYPES };
+static const char *const type_name[TYPES] = {"null",   "boolean", "integer", "number",
+                                             "string", "array",   "object"};
+
+enum use { USE_NOTE, USE_ANY, USE_NUMBER, USE_STRING, USE_ARRAY, USE_OBJECT };
+static const struct keyword {
+    const char *name;
+    enum use use;
+} keywords[] = {
+    {"$schema", USE_NOTE},
+    {"$id", USE_NOTE},
+    {"$comment", USE_NOTE},
+    {"$defs", USE_NOTE},
+    {"definitions", USE_NOTE},
+    {"title", USE_NOTE},
+    {"description", USE_NOTE},
+    {"default", USE_NOTE},
+    {"examples", USE_NOTE},
+    {"deprecated", USE_NOTE},
+    {"readOnly", USE_NOTE},
+    {"writeOnly", USE_NOTE},
+    {"$ref", USE_ANY},
+    {"type", USE_ANY},
+    {"enum", USE_ANY},
+    {"const", USE_ANY},
+    {"anyOf", USE_ANY},
+    {"oneOf", USE_ANY},
+    {"allOf", USE_ANY},
+    {"nullable", USE_ANY},
+    {"minimum", USE_NUMBER},
+    {"maximum", USE_NUMBER},
+    {"exclusiveMinimum", USE_NUMBER},
+    {"exclusiveMaximum", USE_NUMBER},
+    {"multipleOf", USE_NUMBER},
+    {"minLength", USE_STRING},
+    {"maxLength", USE_STRING},
+    {"pattern", USE_STRING},
+    {"format", USE_STRING},
+    {"items", USE_ARRAY},
+    {"prefixItems", USE_ARRAY},
+    {"minItems", USE_ARRAY},
+    {"maxItems", USE_ARRAY},
+    {"properties", USE_OBJECT},
+    {"required", USE_OBJECT},
+    {"additionalProperties", USE_OBJECT},
+};
+
+struct wanted { /* a schema whose rule is still to be made */
+    const json_t *schema;
+    uint32_t rule;
+    char *path;
+};
+
+struct reader {
+    struct rules *r;
+    const json_t *root;
+    json_t *kept;         /* an array that owns what merging made */
+    struct intern schema; /* address of a schema -> its rule */
+    uint32_t *rule_of;
+    struct wanted *wanted;
+    size_t n_wanted, cap_wanted, cap_rule_of, n_merged;
+    uint32_t space, any;
+    uint64_t work;
+    char path[PATH_BYTES]; /* of the schema at hand */
+    struct err *e;
+};
+
+static int refuse(struct reader *s, int code, const char *keyword, const char *why)
+{
+    return err_set(s->e, code, "schema: %s.%s: %s", s->path, keyword, why);
+}
+
+/* A rule for a schema: made now, filled later. */
+static uint32_t rule_for(struct reader *s, const json_t *schema, const char *step)
+{
+    uintptr_t address = (uintptr_t)schema;
+    uint32_t word[2] = {(uint32_t)address, (uint32_t)((uint64_t)address >> 32)}, i;
+    char path[PATH_BYTES];
+    bool fresh = false;
+
+    if (s->r->failed.code)
+        return 0;
+    i = intern_put(&s->schema, word, 2, &fresh);
+    if (i != INTERN_NONE && !fresh)
+        return s->rule_of[i];
+    if (i >= SCHEMAS_MAX && i != INTERN_NONE) {
+        err_set(&s->r->failed, ERR_LIMIT, "schema: %s: more than %d schemas", s->path, SCHEMAS_MAX);
+        return 0;
+    }
+    if (i != INTERN_NONE && i >= s->cap_rule_of) {
+        uint32_t *p = realloc(s->rule_of, (2 * (size_t)i + 64) * sizeof(*p));
+
+        s->rule_of = p ? p : s->rule_of;
+        s->cap_rule_of = p ? 2 * (size_t)i + 64 : s->cap_rule_of;
+        i = p ? i : INTERN_NONE;
+    }
+    if (i != INTERN_NONE && s->n_wanted == s->cap_wanted) {
+        struct wanted *p = realloc(s->wanted, (2 * s->cap_wanted + 64) * sizeof(*p));
+
+        s->wanted = p ? p : s->wanted;
+        s->cap_wanted = p ? 2 * s->cap_wanted + 64 : s->cap_wanted;
+        i = p ? i : INTERN_NONE;
+    }
+    if (snprintf(path, sizeof(path), "%s%s%s", s->path, step[0] ? "." : "", step) >=
+        (int)sizeof(path))
+        memcpy(path + sizeof(path) - 4, "...", 4);
+    if (i != INTERN_NONE) {
+        s->rule_of[i] = rule_new(s->r, path, strlen(path));
+        s->wanted[s->n_wanted] = (struct wanted){schema, s->rule_of[i], strdup(path)};
+        if (s->wanted[s->n_wanted++].path)
+            return s->rule_of[i];
+    }
+    err_set(&s->r->failed, ERR_NOMEM, "schema");
+    return 0;
+}
+
+static uint32_t value_of(struct reader *s, const json_t *schema, const char *step)
+{
+    return expr_rule(s->r, rule_for(s, schema, step));
+}
+
+/* ---- references ---- */
+
+/* One step of a JSON pointer, ~0 and ~1 and %XX undone. */
+static bool pointer_step(const char **at, char *out, size_t bytes)
+{
+    size_t n = 0;
+    const char *p = *at;
+
+    if (*p != '/')
+        return false;
+    for (p++; *p && *p != '/'; p++) {
+        unsigned hex;
+
+        if (n + 1 == bytes)
+            return false;
+        out[n++] = *p;
+        if (p[0] == '~' && (p[1] == '0' || p[1] == '1'))
+            out[n - 1] = *++p == '0' ? '~' : '/';
+        else if (p[0] == '%' && sscanf(p + 1, "%2x", &hex) == 1 && hex && p[1] && p[2]) {
+            out[n - 1] = (char)hex;
+            p += 2;
+        }
+    }
+    out[n] = '\0';
+    *at = p;
+    return true;
+}
+
+static const json_t *resolve(struct reader *s, const json_t *ref)
+{
+    const char *at = json_string_value(ref);
+    const json_t *x = s->root;
+    char step[512], name[160];
+
+    if (at && at[0] == '#')
+        for (at++; x && *at;) {
+            if (!pointer_step(&at, step, sizeof(step)))
+                x = NULL;
+            else if (json_is_array(x))
+                x = json_array_get(x, (size_t)strtoul(step, NULL, 10));
+            else
+                x = json_object_get(x, step);
+        }
+    else
+        x = NULL;
+    if (!x)
+        err_set(s->e, ERR_FORMAT, "schema: %s.$ref: \"%s\" is not in this document", s->path,
+                json_printable(name, sizeof(name), at ? json_string_value(ref) : "?",
+                               at ? strlen(json_string_value(ref)) : 1));
+    return x;
+}
+
+/* ---- both schemas at once ---- */
+
+static const struct keyword *keyword_find(const char *name)
+{
+    for (size_t i = 0; i < sizeof(keywords) / sizeof(*keywords); i++)
+        if (!strcmp(keywords[i].name, name))
+            return &keywords[i];
+    return NULL;
+}
+
+/* Owned by the reader from now on. */
+static json_t *keep(struct reader *s, json_t *x)
+{
+    if (!x || json_array_append_new(s->kept, x)) {
+        err_set(s->e, ERR_NOMEM, "schema: %s", s->path);
+        return NULL;
+    }
+    return x;
+}
+
+static json_t *both_of(struct reader *s, const json_t *a, const json_t *b)
+{
+    return keep(s, json_pack("{s:[OO]}", "allOf", a, b));
+}
+
+static json_t *merge(struct reader *s, const json_t *a, const json_t *b, unsigned depth);
+
+/* Without the members that are dealt with elsewhere. */
+static json_t *without(struct reader *s, const json_t *a, const char *name)
+{
+    json_t *x = keep(s, json_copy((json_t *)a));
+
+    s->n_merged += json_object_size(a);
+    if (x)
+        json_object_del(x, name);
+    return x;
+}
+
+/* A schema that is an object without $ref. */
+static const json_t *plain(struct reader *s, const json_t *a, unsigned depth)
+{
+    const json_t *ref, *target;
+
+    if (depth > CHAIN_MAX) {
+        err_set(s->e, ERR_LIMIT, "schema: %s: more than %d references behind each other", s->path,
+                CHAIN_MAX);
+        return NULL;
+    }
+    if (json_is_true(a))
+        return keep(s, json_object());
+    ref = json_object_get(a, "$ref");
+    if (!ref)
+        return a;
+    target = resolve(s, ref);
+    return target ? merge(s, without(s, a, "$ref"), target, depth + 1) : NULL;
+}
+
+static json_t *types_both(const json_t *a, const json_t *b)
+{
+    json_t *x = json_array();
+
+    for (int t = 0; t < TYPES; t++) {
+        bool in[2] = {false, false};
+
+        for (int i = 0; i < 2; i++) {
+            const json_t *list = i ? b : a;
+            size_t n = json_is_array(list) ? json_array_size(list) : 1;
+
+            for (size_t k = 0; k < n; k++) {
+                const char *name =
+                    json_string_value(json_is_array(list) ? json_array_get(list, k) : list);
+
+                in[i] |= name && (!strcmp(name, type_name[t]) ||
+                                  (t == T_INTEGER && !strcmp(name, "number")));
+            }
+        }
+        if (in[0] && in[1])
+            json_array_append_new(x, json_string(type_name[t]));
+    }
+    return x;
+}
+
+static bool contains(const json_t *list, const json_t *value)
+{
+    for (size_t i = 0; i < json_array_size(list); i++)
+        if (json_equal(json_array_get(list, i), value))
+            return true;
+    return false;
+}
+
+static json_t *enums_both(const json_t *a, const json_t *b)
+{
+    json_t *x = json_array();
+
+    for (size_t i = 0; i < json_array_size(a); i++)
+        if (contains(b, json_array_get(a, i)))
+            json_array_append(x, json_array_get(a, i));
+    return x;
+}
+
+static json_t *lists_joined(const json_t *a, const json_t *b)
+{
+    json_t *x = json_copy((json_t *)a);
+
+    if (x)
+        json_array_extend(x, (json_t *)b);
+    return x;
+}
+
+/* One keyword that both have. NULL and an error: they do not go together here. */
+static json_t *keyword_both(struct reader *s, const char *key, json_t *a, json_t *b)
+{
+    double x = json_number_value(a), y = json_number_value(b);
+
+    if (keyword_find(key)->use == USE_NOTE || json_equal(a, b))
+        return json_incref(a);
+    if (!strcmp(key, "type"))
+        return types_both(a, b);
+    if (!strcmp(key, "enum") && json_is_array(a) && json_is_array(b))
+        return enums_both(a, b);
+    if (!strcmp(key, "const"))
+        return json_incref(a); /* the other one becomes an enum: see merge */
+    if ((!strcmp(key, "required") || !strcmp(key, "allOf")) && json_is_array(a) && json_is_array(b))
+        return lists_joined(a, b);
+    if (json_is_number(a) && json_is_number(b) && strcmp(key, "multipleOf") != 0) {
+        bool least = !strncmp(key, "min", 3) || !strcmp(key, "exclusiveMinimum");
+
+        return json_incref((x > y) == least ? a : b);
+    }
+    if (!strcmp(key, "items") && !json_is_array(a) && !json_is_array(b))
+        return json_incref(both_of(s, a, b));
+    refuse(s, ERR_UNSUPPORTED, key, "two of them that must hold at once");
+    return NULL;
+}
+
+static const json_t *additional_of(const json_t *a)
+{
+    const json_t *x = json_object_get(a, "additionalProperties");
+
+    return x ? x : json_true();
+}
+
+/* A property that only one of the schemas names must satisfy what the other says of all others. */
+static int properties_add(struct reader *s, json_t *to, const json_t *from, const json_t *other)
+{
+    const json_t *rest = additional_of(other);
+    const char *key;
+    json_t *value;
+
+    json_object_foreach(json_object_get(from, "properties"), key, value)
+    {
+        json_t *theirs = json_object_get(json_object_get(other, "properties"), key);
+        json_t *x;
+
+        if (json_object_get(to, key))
+            continue;
+        if (theirs)
+            x = both_of(s, value, theirs);
+        else
+            x = json_is_true(rest) ? value : both_of(s, value, rest);
+        s->n_merged++;
+        if (!x || json_object_set(to, key, x))
+            return s->e->code ? s->e->code : err_set(s->e, ERR_NOMEM, "schema");
+    }
+    return 0;
+}
+
+static int objects_both(struct reader *s, json_t *to, const json_t *a, const json_t *b)
+{
+    const json_t *ra = additional_of(a), *rb = additional_of(b);
+    json_t *p = json_object();
+    int rc;
+
+    rc = properties_add(s, p, a, b);
+    if (!rc)
+        rc = properties_add(s, p, b, a);
+    if (!rc && json_object_size(p))
+        json_object_set(to, "properties", p);
+    json_decref(p);
+    if (rc || (json_is_true(ra) && json_is_true(rb)))
+        return rc;
+    if (json_is_true(ra))
+        json_object_set(to, "additionalProperties", (json_t *)rb);
+    else if (json_is_true(rb) || json_equal(ra, rb))
+        json_object_set(to, "additionalProperties", (json_t *)ra);
+    else if (json_is_false(ra) || json_is_false(rb))
+        json_object_set_new(to, "additionalProperties", json_false());
+    else
+        json_object_set(to, "additionalProperties", both_of(s, ra, rb));
+    return 0;
+}
+
+/* A const as an enum of one, so that there is one thing to intersect. */
+static const json_t *const_as_enum(struct reader *s, const json_t *a)
+{
+    const json_t *value = json_object_get(a, "const");
+    json_t *x, *list = json_object_get(a, "enum");
+
+    if (!value)
+        return a;
+    x = without(s, a, "const");
+    if (x)
+        json_object_set_new(
+            x, "enum", !list || contains(list, value) ? json_pack("[O]", value) : json_array());
+    return x;
+}
+
+/* What satisfies a and b. Kept by the reader. */
+static json_t *merge(struct reader *s, const json_t *a, const json_t *b, unsigned depth)
+{
+    const char *key;
+    json_t *x, *value;
+
+    if (!a || !b)
+        return NULL;
+    if (json_is_false(a) || json_is_false(b))
+        return json_false();
+    a = plain(s, a, depth);
+    b = a ? plain(s, b, depth) : NULL;
+    if (!a || !b)
+        return NULL;
+    if (json_is_false(a) || json_is_false(b))
+        return json_false();
+    if (!json_is_object(a) || !json_is_object(b)) {
+        err_set(s->e, ERR_FORMAT, "schema: %s: a schema must be an object, true or false", s->path);
+        return NULL;
+    }
+    a = const_as_enum(s, a);
+    b = a ? const_as_enum(s, b) : NULL;
+    x = b ? keep(s, json_copy((json_t *)a)) : NULL;
+    if (!x)
+        return NULL;
+    s->n_merged += json_object_size(a) + json_object_size(b);
+    if (s->n_merged > MERGED_MAX) {
+        err_set(s->e, ERR_LIMIT, "schema: %s: merging made %zu members, at most %d", s->path,
+                s->n_merged, MERGED_MAX);
+        return NULL;
+    }
+    json_object_foreach((json_t *)b, key, value)
+    {
+        json_t *have = json_object_get(a, key), *both = value;
+
+        if (!strcmp(key, "properties") || !strcmp(key, "additionalProperties"))
+            continue;
+        if (!keyword_find(key)) {
+            refuse(s, ERR_UNSUPPORTED, key, "this keyword is not understood");
+            return NULL;
+        }
+        both = have ? keyword_both(s, key, have, value) : json_incref(value);
+        if (!both)
+            return NULL;
+        json_object_set_new(x, key, both);
+    }
+    json_object_del(x, "properties");
+    json_object_del(x, "additionalProperties");
+    return objects_both(s, x, a, b) ? NULL : x;
+}
+
+/* ---- values ---- */
+
+static bool number_of(struct reader *s, const json_t *schema, const char *key, uint32_t fallback,
+                      uint32_t *out)
+{
+    const json_t *x = json_object_get(schema, key);
+    int64_t n;
+
+    *out = fallback;
+    if (!x)
+        return true;
+    if (!json_exact_int(x, &n) || n < 0) {
+        refuse(s, ERR_FORMAT, key, "must be an integer that is not negative");
+        return false;
+    }
+    if (n > REPEAT_MAX && strncmp(key, "max", 3) == 0 && n >= INT64_C(1) << 31)
+        return true; /* as good as none */
+    if (n > REPEAT_MAX) {
+        err_set(s->e, ERR_LIMIT, "schema: %s.%s = %lld, at most %d", s->path, key, (long long)n,
+                REPEAT_MAX);
+        return false;
+    }
+    *out = (uint32_t)n;
+    return true;
+}
+
+static int string_value(struct reader *s, const json_t *schema, uint32_t *out)
+{
+    const json_t *pattern = json_object_get(schema, "pattern");
+    const json_t *format = json_object_get(schema, "format");
+    const char *text = json_string_value(pattern);
+    uint32_t min, max;
+    struct dfa *d = NULL, *length, *both = NULL;
+
+    if (!number_of(s, schema, "minLength", 0, &min) ||
+        !number_of(s, schema, "maxLength", REPEAT_ANY, &max))
+        return s->e->code;
+    if (pattern && format)
+        return refuse(s, ERR_UNSUPPORTED, "format", "together with a pattern");
+    if (pattern && !text)
+        return refuse(s, ERR_FORMAT, "pattern", "must be a string");
+    if (format && !(text = json_text_format(json_string_value(format)))) {
+        char name[64], why[160];
+        const char *given = json_string_value(format) ? json_string_value(format) : "";
+
+        snprintf(why, sizeof(why), "\"%s\" is not among %s",
+                 json_printable(name, sizeof(name), given, strlen(given)), json_text_formats);
+        return refuse(s, ERR_UNSUPPORTED, "format", why);
+    }
+    if (!text) {
+        *out = expr_string(s->r, min, max);
+        return 0;
+    }
+    if (json_text_pattern(&d, text, pattern ? json_string_length(pattern) : strlen(text), &s->work,
+                          s->e))
+        return err_wrap(s->e, "schema: %s.%s", s->path, pattern ? "pattern" : "format");
+    if (min > 0 || max != REPEAT_ANY) {
+        length = d->n ? grammar_string_dfa(min, max, s->e) : NULL;
+        if (length && dfa_both(&both, d, length, DFA_STATES_MAX / 2, &s->work, s->e))
+            both = NULL;
+        dfa_close(length);
+        if (d->n && !both) {
+            dfa_close(d);
+            return refuse(s, ERR_LIMIT, min ? "minLength" : "maxLength",
+                          "too large to be combined with a pattern or format");
+        }
+        if (both) {
+            dfa_close(d);
+            d = both;
+        }
+    }
+    *out = expr_dfa(s->r, d);
+    return 0;
+}
+
+static int number_value(struct reader *s, const json_t *schema, bool integer, uint32_t *out)
+{
+    struct number_range range = {0};
+    struct dfa *d;
+    int rc;
+
+    range.integer = integer;
+    range.minimum = json_object_get(schema, "minimum");
+    range.maximum = json_object_get(schema, "maximum");
+    range.above = json_object_get(schema, "exclusiveMinimum");
+    range.below = json_object_get(schema, "exclusiveMaximum");
+    range.multiple = json_object_get(schema, "multipleOf");
+    rc = json_text_number(&d, &range, &s->work, s->e);
+    if (rc)
+        return err_wrap(s->e, "schema: %s", s->path);
+    *out = expr_dfa(s->r, d);
+    return 0;
+}
+
+/* What follows the i-th element of an array; first: there is none yet. */
+static uint32_t array_rest(struct reader *s, const json_t *prefix, const json_t *items,
+                           uint32_t min, uint32_t max)
+{
+    uint32_t n = (uint32_t)json_array_size(prefix), comma, rest, item;
+    bool more = !json_is_false(items) && max > n;
+
+    n = n < max ? n : max;
+    comma = EXPR_SEQ(s->r, expr_text(s->r, ","), s->space);
+    item = more ? value_of(s, items, "items") : 0;
+    rest = expr_text(s->r, "");
+    if (more)
+        rest = expr_repeat(s->r, EXPR_SEQ(s->r, comma, item), min > n ? min - n : 0,
+                           max == REPEAT_ANY ? max : max - n);
+    else if (min > n)
+        rest = expr_never(s->r);
+    if (!n && more) { /* the first of them has no comma */
+        uint32_t tail = expr_repeat(s->r, EXPR_SEQ(s->r, comma, item), min > 1 ? min - 1 : 0,
+                                    max == REPEAT_ANY ? max : max - 1);
+
+        rest = EXPR_SEQ(s->r, item, tail);
+        return min ? rest : expr_repeat(s->r, rest, 0, 1);
+    }
+    for (uint32_t i = n; i-- > 0 && !s->r->failed.code;) {
+        uint32_t rule = rule_new(s->r, s->path, strlen(s->path));
+        uint32_t value = value_of(s, json_array_get(prefix, i), "prefixItems");
+        uint32_t x = i ? EXPR_SEQ(s->r, comma, value, rest) : EXPR_SEQ(s->r, value, rest);
+
+        if (i >= min)
+            x = expr_repeat(s->r, x, 0, 1);
+        if (!s->r->failed.code)
+            s->r->rule[rule].expr = x;
+        rest = expr_rule(s->r, rule);
+    }
+    return rest;
+}
+
+static int array_value(struct reader *s, const json_t *schema, uint32_t *out)
+{
+    const json_t *prefix = json_object_get(schema, "prefixItems");
+    const json_t *items = json_object_get(schema, "items");
+    uint32_t min, max;
+
+    if (json_is_array(items))
+        return refuse(s, ERR_UNSUPPORTED, "items", "a list is called prefixItems now");
+    if (prefix && !json_is_array(prefix))
+        return refuse(s, ERR_FORMAT, "prefixItems", "must be a list of schemas");
+    if (!number_of(s, schema, "minItems", 0, &min) ||
+        !number_of(s, schema, "maxItems", REPEAT_ANY, &max))
+        return s->e->code;
+    if (min > max) {
+        *out = expr_never(s->r);
+        return 0;
+    }
+    *out = EXPR_SEQ(s->r, expr_text(s->r, "["), s->space,
+                    array_rest(s, prefix, items ? items : json_true(), min, max), s->space,
+                    expr_text(s->r, "]"));
+    return 0;
+}
+
+/* A string as its text in JSON, without the quotes. */
+static uint32_t name_text(struct reader *s, const char *name)
+{
+    json_t *x = json_string(name);
+    char *text = x ? json_dumps(x, JSON_ENCODE_ANY) : NULL;
+    uint32_t expr = 0;
+
+    if (text)
+        expr = expr_bytes(s->r, text + 1, strlen(text) - 2);
+    else
+        err_set(&s->r->failed, ERR_NOMEM, "schema");
+    free(text);
+    json_decref(x);
+    return expr;
+}
+
+struct members { /* of one object: the properties, in order */
+    uint32_t *pair, *name;
+    bool *needed;
+    size_t n;
+};
+
+/* Keys that are not named: any number of pairs, none of them before another. */
+static uint32_t members_extra(struct reader *s, const json_t *rest, const struct members *p,
+                              bool first)
+{
+    uint32_t colon = EXPR_SEQ(s->r, expr_text(s->r, ":"), s->space);
+    uint32_t comma = EXPR_SEQ(s->r, expr_text(s->r, ","), s->space);
+    uint32_t pair, rule, x;
+
+    if (json_is_false(rest))
+        return expr_text(s->r, "");
+    rule = rule_new(s->r, s->path, strlen(s->path));
+    pair = EXPR_SEQ(s->r, expr_key(s->r, p->name, p->n), colon,
+                    value_of(s, rest, "additionalProperties"));
+    x = expr_repeat(s->r, EXPR_SEQ(s->r, comma, pair), 0, REPEAT_ANY);
+    if (first)
+        x = expr_repeat(s->r, EXPR_SEQ(s->r, pair, x), 0, 1);
+    if (!s->r->failed.code)
+        s->r->rule[rule].expr = x;
+    return expr_rule(s->r, rule);
+}
+
+/* Members from the i-th on, for all i, last one first: a rule each, with and without a comma. */
+static uint32_t members_chain(struct reader *s, const struct members *p, const json_t *rest)
+{
+    uint32_t comma = EXPR_SEQ(s->r, expr_text(s->r, ","), s->space);
+    uint32_t after = members_extra(s, rest, p, false), begin = members_extra(s, rest, p, true);
+
+    for (size_t i = p->n; i-- > 0 && !s->r->failed.code;) {
+        uint32_t rule[2];
+
+        for (int first = 0; first < 2; first++) {
+            uint32_t x = first ? EXPR_SEQ(s->r, p->pair[i], after)
+                               : EXPR_SEQ(s->r, comma, p->pair[i], after);
+
+            rule[first] = rule_new(s->r, s->path, strlen(s->path));
+            if (!p->needed[i])
+                x = EXPR_ALT(s->r, x, first ? begin : after);
+            if (!s->r->failed.code)
+                s->r->rule[rule[first]].expr = x;
+        }
+        after = expr_rule(s->r, rule[0]);
+        begin = expr_rule(s->r, rule[1]);
+    }
+    return begin;
+}
+
+static int members_read(struct reader *s, struct members *p, const json_t *schema)
+{
+    json_t *properties = json_object_get(schema, "properties");
+    const json_t *required = json_object_get(schema, "required"), *rest = additional_of(schema);
+    size_t n = json_object_size(properties) + json_array_size(required), i = 0;
+    uint32_t colon = EXPR_SEQ(s->r, expr_text(s->r, ":"), s->space);
+    json_t *needed = json_object(), *value;
+    const char *key;
+
+    p->pair = calloc(n + 1, sizeof(*p->pair));
+    p->name = calloc(n + 1, sizeof(*p->name));
+    p->needed = calloc(n + 1, sizeof(*p->needed));
+    if (!p->pair || !p->name || !p->needed || !needed) {
+        json_decref(needed);
+        return err_set(s->e, ERR_NOMEM, "schema: %s", s->path);
+    }
+    for (i = 0; i < json_array_size(required); i++)
+        json_object_set_new_nocheck(needed, json_string_value(json_array_get(required, i)),
+                                    json_true());
+    json_object_foreach(properties, key, value)
+    {
+        char step[PATH_BYTES];
+
+        snprintf(step, sizeof(step), "properties.%.200s", key);
+        p->name[p->n] = name_text(s, key);
+        p->needed[p->n] = json_object_get(needed, key) != NULL;
+        p->pair[p->n] = EXPR_SEQ(s->r, expr_text(s->r, "\""), p->name[p->n], expr_text(s->r, "\""),
+                                 colon, value_of(s, value, step));
+        p->n++;
+        json_object_del(needed, key);
+    }
+    json_object_foreach(needed, key, value)
+    { /* required without being declared */
+        p->name[p->n] = name_text(s, key);
+        p->needed[p->n] = true;
+        p->pair[p->n] = json_is_false(rest) ? expr_never(s->r)
+                                            : EXPR_SEQ(s->r, expr_text(s->r, "\""), p->name[p->n],
+                                                       expr_text(s->r, "\""), colon,
+                                                       value_of(s, rest, "additionalProperties"));
+        p->n++;
+    }
+    json_decref(needed);
+    return 0;
+}
+
+static int object_value(struct reader *s, const json_t *schema, uint32_t *out)
+{
+    const json_t *properties = json_object_get(schema, "properties");
+    const json_t *required = json_object_get(schema, "required");
+    struct members p = {0};
+    int rc;
+
+    if (properties && !json_is_object(properties))
+        return refuse(s, ERR_FORMAT, "properties", "must be an object");
+    if (required && !json_is_array(required))
+        return refuse(s, ERR_FORMAT, "required", "must be a list of names");
+    for (size_t i = 0; i < json_array_size(required); i++)
+        if (!json_is_string(json_array_get(required, i)))
+            return refuse(s, ERR_FORMAT, "required", "must be a list of names");
+    rc = members_read(s, &p, schema);
+    if (!rc)
+        *out =
+            EXPR_SEQ(s->r, expr_text(s->r, "{"), s->space,
+                     members_chain(s, &p, additional_of(schema)), s->space, expr_text(s->r, "}"));
+    free(p.pair);
+    free(p.name);
+    free(p.needed);
+    return rc;
+}
+
+/* ---- a schema ---- */
+
+static int types_read(struct reader *s, const json_t *schema, unsigned *types)
+{
+    const json_t *type = json_object_get(schema, "type");
+    size_t n = json_is_array(type) ? json_array_size(type) : 1;
+    const char *key;
+    json_t *value;
+
+    *types = 0;
+    for (size_t i = 0; type && i < n; i++) {
+        const char *name = json_string_value(json_is_array(type) ? json_array_get(type, i) : type);
+        int t = 0;
+
+        while (t < TYPES && (!name || strcmp(name, type_name[t]) != 0))
+            t++;
+        if (t == TYPES)
+            return refuse(s, ERR_FORMAT, "type", "must be the name of a type, or a list of them");
+        *types |= 1u << t;
+    }
+    if (json_is_true(json_object_get(schema, "nullable")) && type)
+        *types |= 1u << T_NULL;
+    if (type)
+        return 0;
+    json_object_foreach((json_t *)schema, key, value)
+    { /* the types that it speaks of */
+        static const unsigned of[] = {[USE_NUMBER] = 1u << T_NUMBER,
+                                      [USE_STRING] = 1u << T_STRING,
+                                      [USE_ARRAY] = 1u << T_ARRAY,
+                                      [USE_OBJECT] = 1u << T_OBJECT};
+        enum use use = keyword_find(key)->use;
+
+        if (use >= USE_NUMBER)
+            *types |= of[use];
+    }
+    return 0;
+}
+
+static bool type_fits(const json_t *value, unsigned types)
+{
+    int64_t n;
+
+    switch (json_typeof(value)) {
+    case JSON_NULL:
+        return types >> T_NULL & 1;
+    case JSON_TRUE:
+    case JSON_FALSE:
+        return types >> T_BOOLEAN & 1;
+    case JSON_STRING:
+        return types >> T_STRING & 1;
+    case JSON_ARRAY:
+        return types >> T_ARRAY & 1;
+    case JSON_OBJECT:
+        return types >> T_OBJECT & 1;
+    default:
+        return types >> T_NUMBER & 1 || (types >> T_INTEGER & 1 && json_exact_int(value, &n));
+    }
+}
+
+static int enum_value(struct reader *s, const json_t *schema, unsigned types, uint32_t *out)
+{
+    const json_t *list = json_object_get(schema, "enum"), *one = json_object_get(schema, "const");
+    size_t n = list ? json_array_size(list) : 1, kept = 0;
+    uint32_t *kid;
+    const char *key;
+    json_t *value;
+
+    if (list && !json_is_array(list))
+        return refuse(s, ERR_FORMAT, "enum", "must be a list of values");
+    json_object_foreach((json_t *)schema, key, value)
+    {
+        if (keyword_find(key)->use >= USE_NUMBER)
+            return refuse(s, ERR_UNSUPPORTED, key, "together with enum or const");
+    }
+    kid = malloc((n + 1) * sizeof(*kid));
+    if (!kid)
+        return err_set(s->e, ERR_NOMEM, "schema: %s", s->path);
+    for (size_t i = 0; i < n && !s->r->failed.code; i++) {
+        const json_t *x = list ? json_array_get(list, i) : one;
+        char *text;
+
+        if ((types && !type_fits(x, types)) || (list && one && !json_equal(x, one)))
+            continue;
+        text = json_dumps(x, JSON_ENCODE_ANY | JSON_COMPACT);
+        if (text)
+            kid[kept++] = expr_text(s->r, text);
+        else
+            err_set(&s->r->failed, ERR_NOMEM, "schema");
+        free(text);
+    }
+    *out = expr_alt(s->r, kid, kept);
+    free(kid);
+    return 0;
+}
+
+static int type_value(struct reader *s, const json_t *schema, enum type type, uint32_t *out)
+{
+    switch (type) {
+    case T_NULL:
+        *out = expr_text(s->r, "null");
+        return 0;
+    case T_BOOLEAN:
+        *out = EXPR_ALT(s->r, expr_text(s->r, "true"), expr_text(s->r, "false"));
+        return 0;
+    case T_STRING:
+        return string_value(s, schema, out);
+    case T_ARRAY:
+        return array_value(s, schema, out);
+    case T_OBJECT:
+        return object_value(s, schema, out);
+    default:
+        return number_value(s, schema, type == T_INTEGER, out);
+    }
+}
+
+static int base_value(struct reader *s, const json_t *schema, uint32_t *out)
+{
+    uint32_t kid[TYPES], n = 0;
+    unsigned types;
+
+    if (types_read(s, schema, &types))
+        return s->e->code;
+    if (json_object_get(schema, "enum") || json_object_get(schema, "const"))
+        return enum_value(s, schema, types, out);
+    if (!types && !json_object_get(schema, "type")) {
+        *out = expr_rule(s->r, s->any);
+        return 0;
+    }
+    for (int t = 0; t < TYPES; t++) {
+        if (!(types >> t & 1) || (t == T_INTEGER && types >> T_NUMBER & 1))
+            continue;
+        if (type_value(s, schema, (enum type)t, &kid[n++]))
+            return s->e->code;
+    }
+    *out = expr_alt(s->r, kid, n);
+    return 0;
+}
+
+/* Values of which every alternative allows one of its own, or NULL: its enum or const. */
+static json_t *only_values(const json_t *schema)
+{
+    json_t *one = json_object_get(schema, "const"), *list = json_object_get(schema, "enum");
+
+    if (one)
+        return json_pack("[O]", one);
+    return list ? json_incref(list) : NULL;
+}
+
+static bool lists_disjoint(const json_t *a, const json_t *b)
+{
+    for (size_t i = 0; i < json_array_size(a); i++) {
+        const json_t *x = json_array_get(a, i);
+
+        for (size_t k = 0; k < json_array_size(b); k++) {
+            const json_t *y = json_array_get(b, k);
+
+            if (json_equal(x, y) || (json_is_number(x) && json_is_number(y)))
+                return false; /* 1 and 1.0 are one value: not looked at closely */
+        }
+    }
+    return true;
+}
+
+static bool values_disjoint(const json_t *a, const json_t *b)
+{
+    json_t *x = only_values(a), *y = only_values(b);
+    bool yes = x && y && lists_disjoint(x, y);
+
+    json_decref(x);
+    json_decref(y);
+    return yes;
+}
+
+/* Both need a property that cannot have a value of both: what tells them apart. */
+static bool tags_disjoint(const json_t *a, const json_t *b)
+{
+    const json_t *need = json_object_get(a, "required"), *also = json_object_get(b, "required");
+
+    for (size_t i = 0; i < json_array_size(need); i++) {
+        const char *name = json_string_value(json_array_get(need, i));
+
+        if (name && contains(also, json_array_get(need, i)) &&
+            values_disjoint(json_object_get(json_object_get(a, "properties"), name),
+                            json_object_get(json_object_get(b, "properties"), name)))
+            return true;
+    }
+    return false;
+}
+
+static int disjoint(struct reader *s, const json_t *a, const json_t *b, bool *yes)
+{
+    unsigned ta, tb;
+
+    if (!json_is_object(a) || !json_is_object(b)) {
+        *yes = json_is_false(a) || json_is_false(b);
+        return 0;
+    }
+    if (types_read(s, a, &ta) || types_read(s, b, &tb))
+        return s->e->code;
+    if (ta & 1u << T_NUMBER)
+        ta |= 1u << T_INTEGER;
+    if (tb & 1u << T_NUMBER)
+        tb |= 1u << T_INTEGER;
+    *yes = json_object_get(a, "type") && json_object_get(b, "type") && !(ta & tb);
+    if (!*yes && json_object_get(a, "type") && json_object_get(b, "type") &&
+        ((ta & ~(1u << T_OBJECT)) & (tb & ~(1u << T_OBJECT))) == 0)
+        *yes = tags_disjoint(a, b);
+    if (!*yes)
+        *yes = values_disjoint(a, b);
+    return 0;
+}
+
+static int keywords_check(struct reader *s, const json_t *schema)
+{
+    const char *key;
+    json_t *value;
+
+    json_object_foreach((json_t *)schema, key, value)
+    {
+        char name[100];
+
+        if (!keyword_find(key))
+            return refuse(s, ERR_UNSUPPORTED, json_printable(name, sizeof(name), key, strlen(key)),
+                          "this keyword is not understood");
+    }
+    return 0;
+}
+
+enum { ONE_OF_MAX = 256 };
+
+static int alternatives(struct reader *s, const json_t *schema, const char *key, uint32_t *out)
+{
+    const json_t *list = json_object_get(schema, key), *rest;
+    size_t n = json_array_size(list);
+    bool exactly_one = !strcmp(key, "oneOf"), alone;
+    const json_t **alt;
+    uint32_t *kid;
+    int rc = 0;
+
+    if (!json_is_array(list) || !n)
+        return refuse(s, ERR_FORMAT, key, "must be a list of schemas");
+    if (exactly_one && n > ONE_OF_MAX)
+        return refuse(s, ERR_LIMIT, key, "more than 256 alternatives; anyOf may have them");
+    alt = calloc(n, sizeof(*alt));
+    kid = calloc(n, sizeof(*kid));
+    rest = without(s, schema, key);
+    if (!alt || !kid || !rest)
+        rc = err_set(s->e, ERR_NOMEM, "schema: %s", s->path);
+    alone = true;
+    if (!rc) {
+        const char *k;
+        json_t *v;
+
+        json_object_foreach((json_t *)rest, k, v) alone &= keyword_find(k)->use == USE_NOTE;
+    }
+    for (size_t i = 0; !rc && i < n; i++) {
+        char step[40];
+
+        snprintf(step, sizeof(step), "%s.%zu", key, i);
+        alt[i] = json_array_get(list, i);
+        if (!alone)
+            alt[i] = merge(s, rest, alt[i], 0);
+        else if (exactly_one)
+            alt[i] = plain(s, alt[i], 0);
+        if (!alt[i])
+            rc = s->e->code;
+        else
+            kid[i] = value_of(s, alt[i], step);
+    }
+    for (size_t i = 0; exactly_one && !rc && i < n; i++)
+        for (size_t k = 0; !rc && k < i; k++) {
+            bool yes = false;
+
+            rc = disjoint(s, alt[k], alt[i], &yes);
+            if (!rc && !yes)
+                rc = err_set(s->e, ERR_UNSUPPORTED,
+                             "schema: %s.oneOf: alternatives %zu and %zu may both hold; types, or "
+                             "constants of a required property, would tell them apart (anyOf asks "
+                             "for less)",
+                             s->path, k, i);
+        }
+    if (!rc)
+        *out = expr_alt(s->r, kid, n);
+    free(alt);
+    free(kid);
+    return rc;
+}
+
+static int schema_value(struct reader *s, const json_t *schema, uint32_t *out)
+{
+    unsigned chain = 0;
+
+    for (;;) {
+        const json_t *ref, *all;
+
+        if (json_is_false(schema)) {
+            *out = expr_never(s->r);
+            return 0;
+        }
+        if (json_is_true(schema)) {
+            *out = expr_rule(s->r, s->any);
+            return 0;
+        }
+        if (!json_is_object(schema))
+            return err_set(s->e, ERR_FORMAT,
+                           "schema: %s: a schema must be an object, true or false", s->path);
+        if (keywords_check(s, schema))
+            return s->e->code;
+        if (++chain > CHAIN_MAX)
+            return err_set(s->e, ERR_LIMIT, "schema: %s: more than %d references behind each other",
+                           s->path, CHAIN_MAX);
+        ref = json_object_get(schema, "$ref");
+        all = json_object_get(schema, "allOf");
+        if (ref && json_object_size(schema) == 1) {
+            const json_t *target = resolve(s, ref);
+
+            if (!target)
+                return s->e->code;
+            *out = value_of(s, target, "$ref");
+            return 0;
+        }
+        if (ref) {
+            schema = plain(s, schema, 0);
+        } else if (all) {
+            const json_t *x = without(s, schema, "allOf");
+
+            if (!json_is_array(all) || !json_array_size(all))
+                return refuse(s, ERR_FORMAT, "allOf", "must be a list of schemas");
+            for (size_t i = 0; x && i < json_array_size(all); i++)
+                x = merge(s, x, json_array_get(all, i), 0);
+            schema = x;
+        } else if (json_object_get(schema, "anyOf")) {
+            return alternatives(s, schema, "anyOf", out);
+        } else if (json_object_get(schema, "oneOf")) {
+            return alternatives(s, schema, "oneOf", out);
+        } else {
+            return base_value(s, schema, out);
+        }
+        if (!schema)
+            return s->e->code;
+    }
+}
+
+/* Any value: what {} allows. */
+static void any_value(struct reader *s)
+{
+    struct number_range number = {0};
+    struct dfa *d;
+    uint32_t value = expr_rule(s->r, s->any), object, array;
+    struct members none = {0};
+    uint32_t comma = EXPR_SEQ(s->r, expr_text(s->r, ","), s->space);
+    uint32_t more = expr_repeat(s->r, EXPR_SEQ(s->r, comma, value), 0, REPEAT_ANY);
+
+    if (json_text_number(&d, &number, &s->work, s->e)) {
+        rules_fail(s->r, s->e);
+        return;
+    }
+    array = EXPR_SEQ(s->r, expr_text(s->r, "["), s->space,
+                     expr_repeat(s->r, EXPR_SEQ(s->r, value, more), 0, 1), s->space,
+                     expr_text(s->r, "]"));
+    object = EXPR_SEQ(s->r, expr_text(s->r, "{"), s->space,
+                      members_extra(s, json_true(), &none, true), s->space, expr_text(s->r, "}"));
+    value =
+        EXPR_ALT(s->r, expr_string(s->r, 0, REPEAT_ANY), expr_dfa(s->r, d), expr_text(s->r, "true"),
+                 expr_text(s->r, "false"), expr_text(s->r, "null"), array, object);
+    if (!s->r->failed.code)
+        s->r->rule[s->any].expr = value;
+}
+
+/* White space between the parts of a value: none, one blank, or a new line and its indent. */
+static void space_make(struct reader *s)
+{
+    uint32_t blank = expr_text(s->r, " ");
+    uint32_t line = EXPR_SEQ(s->r, expr_text(s->r, "\n"), expr_repeat(s->r, blank, 0, 32));
+    struct dfa *d = NULL;
+    uint32_t x = EXPR_ALT(s->r, expr_text(s->r, ""), blank, line);
+
+    if (!s->r->failed.code && !rules_dfa(&d, s->r, &s->r->expr[x], 64, &s->work, s->e) && d)
+        s->space = expr_dfa(s->r, d);
+    else
+        rules_fail(s->r, s->e);
+}
+
+static int schemas_all(struct reader *s)
+{
+    uint32_t root;
+
+    space_make(s);
+    s->any = rule_new(s->r, "anything", 8);
+    any_value(s);
+    snprintf(s->path, sizeof(s->path), "$");
+    root = rule_for(s, s->root, "");
+    for (size_t i = 0; i < s->n_wanted && !s->r->failed.code; i++) {
+        const struct wanted w = s->wanted[i];
+        uint32_t x = 0;
+
+        snprintf(s->path, sizeof(s->path), "%s", w.path);
+        if (schema_value(s, w.schema, &x))
+            return s->e->code;
+        if (!s->r->failed.code)
+            s->r->rule[w.rule].expr = x;
+    }
+    s->r->root = root;
+    if (s->r->failed.code)
+        *s->e = s->r->failed;
+    return s->r->failed.code;
+}
+
+int json_schema_read(struct rules *r, const char *text, size_t len, struct err *e)
+{
+    struct reader s = {.r = r, .e = e, .work = 64 << 20};
+    json_t *root;
+    int rc;
+
+    if (json_parse(&root, text, len, "schema", e))
+        return e->code;
+    s.root = root;
+    s.kept = json_array();
+    if (!s.kept || !intern_open(&s.schema))
+        rc = err_set(e, ERR_NOMEM, "schema");
+    else
+        rc = schemas_all(&s);
+    for (size_t i = 0; i < s.n_wanted; i++)
+        free(s.wanted[i].path);
+    free(s.wanted);
+    free(s.rule_of);
+    if (s.schema.table)
+        intern_close(&s.schema);
+    json_decref(s.kept);
+    json_decref(root);
+    return rc;
+}

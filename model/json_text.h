@@ -1,0 +1,32 @@
+/* model/json_text.h - automata for the JSON texts of strings that match a pattern, and of numbers
+ * in a range. json_pattern.c, json_number.c.
+ *
+ * Both may allow less than the schema does, and never more: an answer needs one spelling of a
+ * value, not all. An automaton that matches nothing has n = 0.
+ */
+#ifndef MODEL_JSON_TEXT_H
+#define MODEL_JSON_TEXT_H
+
+#include <jansson.h>
+
+#include "model/dfa.h"
+
+/* Strings, with their quotes, in which an ECMA-262 regular expression is found. Taken from *work.
+ * ERR_UNSUPPORTED names what an automaton cannot do, ERR_LIMIT: too large. */
+int json_text_pattern(struct dfa **out, const char *pattern, size_t len, uint64_t *work,
+                      struct err *e);
+
+/* The pattern of a format; NULL: none that we know. */
+const char *json_text_format(const char *name);
+extern const char json_text_formats[]; /* their names */
+
+struct number_range { /* of JSON values, borrowed; NULL: none */
+    const json_t *minimum, *maximum, *above, *below, *multiple;
+    bool integer;
+};
+
+/* ERR_UNSUPPORTED, ERR_FORMAT name the keyword. */
+int json_text_number(struct dfa **out, const struct number_range *range, uint64_t *work,
+                     struct err *e);
+
+#endif
