@@ -20,6 +20,7 @@ enum end {
     END_LENGTH,      /* -n */
     END_ID,          /* the model ended its turn */
     END_STRING,      /* --stop */
+    END_GRAMMAR,     /* the grammar allows nothing more */
     END_CONTEXT,     /* no position left */
     END_INTERRUPTED, /* Ctrl-C */
     END_OUTPUT,      /* nobody reads any more */
@@ -27,21 +28,17 @@ enum end {
 };
 
 static const char *const end_name[] = {
-    [END_LENGTH] = "length",
-    [END_ID] = "stop_id",
-    [END_STRING] = "stop_string",
-    [END_CONTEXT] = "context",
-    [END_INTERRUPTED] = "interrupted",
-    [END_OUTPUT] = "output_closed",
-    [END_ERROR] = "error",
+    [END_LENGTH] = "length",        [END_ID] = "stop_id",      [END_STRING] = "stop_string",
+    [END_GRAMMAR] = "grammar",      [END_CONTEXT] = "context", [END_INTERRUPTED] = "interrupted",
+    [END_OUTPUT] = "output_closed", [END_ERROR] = "error",
 };
 
 /* The same for people. */
 static const char *const end_text[] = {
     [END_LENGTH] = "the limit of -n",   [END_ID] = "the model",
-    [END_STRING] = "the stop text",     [END_CONTEXT] = "a full context",
-    [END_INTERRUPTED] = "an interrupt", [END_OUTPUT] = "a reader who left",
-    [END_ERROR] = "an error",
+    [END_STRING] = "the stop text",     [END_GRAMMAR] = "the grammar",
+    [END_CONTEXT] = "a full context",   [END_INTERRUPTED] = "an interrupt",
+    [END_OUTPUT] = "a reader who left", [END_ERROR] = "an error",
 };
 
 struct run {
@@ -50,7 +47,8 @@ struct run {
     waste_session *session;
     const waste_tokenizer *tokenizer; /* NULL: ids are printed */
     struct ids prompt;
-    uint32_t n_prompt; /* fed so far */
+    struct text grammar; /* or schema; bytes NULL: none */
+    uint32_t n_prompt;   /* fed so far */
     uint32_t n_generated, n_max, ctx_max;
     struct answer answer;
     enum end end;
@@ -119,7 +117,7 @@ static void deliver(struct run *r, const waste_item *item, double ms)
     char number[16];
 
     r->n_generated++;
-    last = stop_id || r->n_generated == r->n_max;
+    last = item->stop || r->n_generated == r->n_max;
     if (!stop_id)
         bytes = token_bytes(r, item->token, number, &len);
     if (answer_feed(&r->answer, bytes, len, last, &r->err)) {
@@ -129,7 +127,7 @@ static void deliver(struct run *r, const waste_item *item, double ms)
     if (r->answer.matched >= 0)
         r->end = END_STRING;
     else if (last)
-        r->end = stop_id ? END_ID : END_LENGTH;
+        r->end = stop_id ? END_ID : item->stop ? END_GRAMMAR : END_LENGTH;
     show(r, item, ms);
 }
 
@@ -222,6 +220,31 @@ static int profile_begin(struct run *r)
     return 0;
 }
 
+/* The grammar, as text with a NUL behind it. */
+static int grammar_read(struct run *r)
+{
+    const struct opts *o = &r->c->opts;
+    const char *name = o->grammar ? o->grammar : o->json_schema;
+    char *text;
+    int rc;
+
+    if (o->grammar && o->json_schema)
+        return fail(r->c, EXIT_USAGE, "Choose one.", "--grammar", "given with --json-schema");
+    if (!name)
+        return 0;
+    rc = text_of_file(r->c, name, &r->grammar);
+    if (rc)
+        return rc;
+    text = realloc(r->grammar.bytes, r->grammar.len + 1);
+    if (!text)
+        return fail(r->c, EXIT_MEMORY, NULL, name, "no memory for it");
+    text[r->grammar.len] = '\0';
+    r->grammar.bytes = text;
+    if (strlen(text) != r->grammar.len)
+        return fail(r->c, EXIT_USAGE, NULL, name, "a NUL byte at %zu", strlen(text));
+    return 0;
+}
+
 /* 53 bits, so that every JSON reader gives it back. */
 static int draw_seed(struct cli *c)
 {
@@ -256,6 +279,8 @@ static int set_sampling(struct run *r)
         s.top_k = (int32_t)o->top_k;
     if (o->repeat_window >= 0)
         s.repeat_window = (uint32_t)o->repeat_window;
+    s.grammar = r->grammar.bytes;
+    s.grammar_kind = o->json_schema ? WASTE_GRAMMAR_JSON_SCHEMA : WASTE_GRAMMAR_TEXT;
     st = waste_session_sampling(r->session, &s);
     return st == WASTE_OK ? 0 : fail_status(r->c, st, r->ctx, "sampling");
 }
@@ -294,6 +319,9 @@ static json_t *summary_json(const struct run *r, const struct tally *d)
         json_decref(s);
         return NULL;
     }
+    if (s && r->grammar.bytes)
+        json_object_set_new(s, "complete",
+                            json_boolean(waste_session_grammar(r->session) > WASTE_GRAMMAR_CUT));
     if (s && r->end == END_STRING)
         json_object_set_new(
             s, "stop_string",
@@ -314,6 +342,8 @@ static void closing_lines(const struct run *r, const struct tally *d)
          rate(n_decode, r->decode_s), end_text[r->end], r->end == END_STRING ? " \"" : "",
          r->end == END_STRING ? r->c->opts.stop[r->answer.matched] : "",
          r->end == END_STRING ? "\"" : "");
+    if (r->grammar.bytes && waste_session_grammar(r->session) == WASTE_GRAMMAR_CUT)
+        note(r->c, "%s", "         cut: the beginning of what the grammar allows");
     tally_lines(r->c, d);
     if (r->c->opts.profile)
         profile_lines(r->c, &r->profile);
@@ -419,6 +449,8 @@ int cmd_run(struct cli *c)
     if (!rc)
         rc = prompt_fits(c, r.prompt.n);
     if (!rc)
+        rc = grammar_read(&r);
+    if (!rc)
         rc = draw_seed(c);
     if (!rc)
         rc = profile_begin(&r);
@@ -428,5 +460,6 @@ int cmd_run(struct cli *c)
         rc = open_and_generate(&r, path);
     answer_close(&r.answer);
     free(r.prompt.id);
+    free(r.grammar.bytes);
     return rc;
 }

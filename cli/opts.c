@@ -17,8 +17,7 @@ enum { PREFIX = sizeof("WASTE_") - 1 };
 /* Names of the documents that this version does not have; "unknown" would send people searching
  * for a spelling. */
 static const char *const later_options[] = {
-    "config",   "grammar",  "image",  "image-patches", "json-schema",
-    "logprobs", "sampling", "system", "think",         "tools",
+    "config", "image", "image-patches", "logprobs", "sampling", "system", "think", "tools",
 };
 static const char *const later_variables[] = {"WASTE_MLOCK"};
 static const char *const server_variables[] = {"WASTE_LIB", "WASTE_API_KEY"};

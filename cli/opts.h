@@ -64,6 +64,7 @@ struct opts { /* strings are borrowed from argv and the environment */
     unsigned n_bias;
     const char *stop[OPTS_LIST_MAX];
     unsigned n_stop;
+    const char *grammar, *json_schema; /* FILE; NULL: none */
 
     /* of single commands */
     bool raw, logits, headers, measure, profile;

@@ -109,6 +109,10 @@ const struct opt opts_table[] = {
      .help = "add V to the logit of token ID; repeatable"},
     {"stop", 0, OPT_STOP, GROUP_CHOOSE, CMD_RUN, FIELD(stop), .value = "TEXT",
      .help = "end before TEXT; repeatable"},
+    {"json-schema", 0, OPT_TEXT, GROUP_CHOOSE, CMD_RUN, FIELD(json_schema), .value = "FILE",
+     .help = "the answer is JSON that satisfies the schema in FILE"},
+    {"grammar", 0, OPT_TEXT, GROUP_CHOOSE, CMD_RUN, FIELD(grammar), .value = "FILE",
+     .help = "the answer is a text of the grammar in FILE (docs/CONSTRAINED.md)"},
     {"raw", 0, OPT_SET, GROUP_CHOOSE, CMD_RUN, FIELD(raw),
      .help = "continue the text as it is; what this version always does"},
 

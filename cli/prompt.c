@@ -72,7 +72,7 @@ int text_open(struct cli *c, const char *name, int *fd)
     return 0;
 }
 
-static int read_file(struct cli *c, const char *name, struct text *out)
+int text_of_file(struct cli *c, const char *name, struct text *out)
 {
     int fd, rc = text_open(c, name, &fd);
 
@@ -103,11 +103,11 @@ int text_read(struct cli *c, unsigned index, struct text *out)
     if (arg && strcmp(arg, "-"))
         return copy_text(c, arg, out);
     if (arg || c->opts.file)
-        return read_file(c, c->opts.file ? c->opts.file : "-", out);
+        return text_of_file(c, c->opts.file ? c->opts.file : "-", out);
     if (isatty(0))
         return fail(c, EXIT_USAGE, NULL, c->command,
                     "no text: give it as an argument, with --file, or pipe it in");
-    return read_file(c, "-", out);
+    return text_of_file(c, "-", out);
 }
 
 void remove_newlines(struct text *t)

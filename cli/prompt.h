@@ -21,6 +21,9 @@ struct ids { /* free(id) */
  * what is piped in. Returns 0 or an exit code, having said why; an interrupt ends the waiting. */
 int text_read(struct cli *c, unsigned index, struct text *out);
 
+/* All of a file, or of standard input for "-". Returns as text_read. */
+int text_of_file(struct cli *c, const char *name, struct text *out);
+
 /* The pieces it is made of. name: a file, or "-". *fd is the caller's to close, unless it is 0. */
 int text_open(struct cli *c, const char *name, int *fd);
 /* Bytes read, 0 at the end; -1 with errno, EINTR for an interrupt while waiting. */

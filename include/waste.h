@@ -357,7 +357,7 @@ typedef struct {
     int top_k;                  /* 0: off */
     uint64_t seed;              /* used as it is; draw one yourself for variety */
     uint32_t max_tokens;        /* 256 */
-    const char *grammar;        /* NULL; anything else: WASTE_E_UNSUPPORTED in this version */
+    const char *grammar;        /* NULL, or a grammar of kind WASTE_GRAMMAR_TEXT: see below */
     const int32_t *stop_tokens; /* besides the container's own end ids */
     size_t n_stop;
 } waste_gen_params;
@@ -404,7 +404,8 @@ typedef struct {
     float logprob; /* of the model's own distribution: before bias, penalties and temperature */
 } waste_logprob;
 
-/* Order: bias, penalties, top_k, temperature, top_p, min_p, draw. Each is off by default. */
+/* Order: bias, penalties, grammar, top_k, temperature, top_p, min_p, draw. Each is off by default.
+ */
 typedef struct {
     uint32_t size;
     float temperature, top_p;
@@ -421,7 +422,16 @@ typedef struct {
     size_t n_stop;
     uint32_t n_logprobs; /* 0...20: in waste_item.top, the likeliest ids of each choice */
     uint32_t reserved0;
+    /* What an answer may be; NULL: anything. Copied and compiled; an answer begins with the call
+     * that sets it, or with waste_session_reset, and is what the session chose and was fed: other
+     * ids that the host feeds (a prompt, markup) are not matched. An end id may be chosen exactly
+     * where the grammar may end. docs/CONSTRAINED.md has both languages. */
+    const char *grammar;
+    int32_t grammar_kind;  /* WASTE_GRAMMAR_* */
+    int32_t grammar_after; /* -1, or a control id: until it is chosen, everything is allowed */
 } waste_sampling;
+
+enum { WASTE_GRAMMAR_TEXT = 0, WASTE_GRAMMAR_JSON_SCHEMA = 1 };
 
 WASTE_API void waste_sampling_init(waste_sampling *p);
 
@@ -433,8 +443,18 @@ WASTE_API waste_status waste_session_reset(waste_session *s);
 WASTE_API size_t waste_session_pos(const waste_session *s); /* committed positions */
 WASTE_API waste_status waste_session_ids(const waste_session *s, int32_t *out, size_t cap,
                                          size_t *n_out);
-/* Copied. WASTE_E_ARG names the field. */
+/* Copied. WASTE_E_ARG names the field. A grammar that does not compile: WASTE_E_FORMAT,
+ * WASTE_E_UNSUPPORTED (a keyword that is not understood), WASTE_E_LIMIT; the settings are as they
+ * were. */
 WASTE_API waste_status waste_session_sampling(waste_session *s, const waste_sampling *p);
+/* Where the answer stands with its grammar, the token chosen last included. */
+enum {
+    WASTE_GRAMMAR_NONE = 0,     /* there is none */
+    WASTE_GRAMMAR_CUT = 1,      /* the beginning of an answer: if it ends here, it was cut */
+    WASTE_GRAMMAR_COMPLETE = 2, /* may end here, and may go on */
+    WASTE_GRAMMAR_DONE = 3,     /* may end here, and nothing can follow */
+};
+WASTE_API int waste_session_grammar(const waste_session *s);
 /* Any thread. Sticky until one item of that session reports WASTE_E_CANCELLED. */
 WASTE_API void waste_session_cancel(waste_session *s);
 /* Any thread, and from a signal handler: the running call ends within one layer. If none runs, the
@@ -443,7 +463,7 @@ WASTE_API void waste_cancel(waste_ctx *ctx);
 WASTE_API void waste_progress_get(const waste_ctx *ctx, waste_progress *out); /* any thread */
 
 enum { WASTE_WANT_TOKEN = 1, WASTE_WANT_LOGITS = 2, WASTE_WANT_ID_LOGPROBS = 4 };
-enum { WASTE_STOP_ID = 1, WASTE_STOP_CONTEXT = 2 };
+enum { WASTE_STOP_ID = 1, WASTE_STOP_CONTEXT = 2, WASTE_STOP_GRAMMAR = 3 };
 
 typedef struct {
     uint32_t size;
@@ -457,7 +477,8 @@ typedef struct {
     int32_t token;       /* out, once all ids are in: the id chosen, not yet fed; -1 before */
     float logprob;
     uint32_t stop;       /* out: 0; WASTE_STOP_ID: `token` ends the turn; WASTE_STOP_CONTEXT: the
-                            ids do not fit into the context, nothing was fed */
+                            ids do not fit into the context, nothing was fed; WASTE_STOP_GRAMMAR:
+                            nothing can follow `token`, and the model has no end id to say so */
     const float *logits; /* out: [vocab], the engine's until the next step; NULL if not wanted */
     /* For WASTE_WANT_ID_LOGPROBS, and not looked at without it: how likely was what came next, at
      * every position (scoring; for the perplexity of a text, next_ids = ids + 1). id_logprobs[i] =

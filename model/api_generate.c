@@ -102,7 +102,7 @@ static int generate(struct gen *g, const int32_t *ids, size_t n, unsigned max, s
         return e->code;
     for (unsigned i = 0; i < max; i++) {
         int32_t id = it.token;
-        bool last = i + 1 == max || it.stop == WASTE_STOP_ID || se->pos == se->ctx;
+        bool last = i + 1 == max || it.stop || se->pos == se->ctx;
         bool done = gen_deliver(g, i, &it, last);
 
         gen_mark(g);
@@ -140,10 +140,6 @@ waste_status waste_generate(waste_ctx *ctx, const int32_t *ids, size_t n,
     waste_gen_params_init(&p);
     if (params)
         p = *params;
-    if (p.grammar) {
-        err_set(&e, ERR_UNSUPPORTED, "grammars are not in this version");
-        return ctx_fail(ctx, &e);
-    }
     se = &ctx->session[0].s;
     if (n >= se->ctx - se->pos) {
         err_set(&e, ERR_ARG, "%zu ids leave no position: %u of %u are free", n, se->ctx - se->pos,
@@ -157,6 +153,7 @@ waste_status waste_generate(waste_ctx *ctx, const int32_t *ids, size_t n,
     sampling.seed = p.seed;
     sampling.stop_tokens = p.stop_tokens;
     sampling.n_stop = p.n_stop;
+    sampling.grammar = p.grammar;
     st = waste_session_sampling(&ctx->session[0], &sampling);
     if (st != WASTE_OK)
         return st;

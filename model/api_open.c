@@ -479,6 +479,10 @@ void waste_close(waste_ctx *ctx)
     act_close(&ctx->act);
     states_close(ctx);
     for (unsigned i = 0; i < ctx->n_sessions; i++)
+        grammar_drop(&ctx->session[i]);
+    token_trie_close(ctx->trie);
+    free(ctx->allowed);
+    for (unsigned i = 0; i < ctx->n_sessions; i++)
         mem_unmap(&ctx->mem, MEM_STATE, ctx->session[i].memory,
                   session_bytes(&ctx->model.hp, ctx->ctx_tokens));
     if (ctx->extra)

@@ -28,8 +28,10 @@ waste_status waste_session_open(waste_ctx *ctx, waste_session **out)
 
 void waste_session_close(waste_session *s)
 {
-    if (s && s != &s->ctx->session[0])
-        s->s.open = false;
+    if (!s || s == &s->ctx->session[0])
+        return;
+    s->s.open = false;
+    grammar_drop(s);
 }
 
 waste_session *waste_session_default(waste_ctx *ctx)
@@ -40,10 +42,14 @@ waste_session *waste_session_default(waste_ctx *ctx)
 waste_status waste_session_reset(waste_session *s)
 {
     waste_status st = ctx_enter(s ? s->ctx : NULL);
+    struct err e = {0};
 
-    if (st == WASTE_OK)
-        session_reset(&s->s);
-    return st;
+    if (st != WASTE_OK)
+        return st;
+    if (grammar_restart(s, &e))
+        return ctx_fail(s->ctx, &e);
+    session_reset(&s->s);
+    return WASTE_OK;
 }
 
 waste_status waste_state_reset(waste_ctx *ctx)
@@ -84,6 +90,7 @@ void waste_sampling_init(waste_sampling *p)
     p->top_p = 1;
     p->repeat_penalty = 1;
     p->repeat_window = 64;
+    p->grammar_after = -1;
 }
 
 static int sampling_check(const waste_sampling *p, unsigned vocab, struct err *e)
@@ -132,7 +139,7 @@ waste_status waste_session_sampling(waste_session *s, const waste_sampling *from
             return ctx_refuse(s->ctx, "waste_sampling.size: call waste_sampling_init first");
         memcpy(&p, from, from->size < sizeof(p) ? from->size : sizeof(p));
     }
-    if (sampling_check(&p, s->ctx->model.hp.vocab, &e))
+    if (sampling_check(&p, s->ctx->model.hp.vocab, &e) || grammar_set(s, &p, &e))
         return ctx_fail(s->ctx, &e);
     to = &s->s.sampler;
     sampler_init(to);

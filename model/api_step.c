@@ -175,7 +175,7 @@ static unsigned recent_ids(const struct span *sp, int32_t first_id)
     return n;
 }
 
-static bool ends_turn(const waste_ctx *ctx, const struct session *se, int32_t id)
+bool ctx_ends_turn(const waste_ctx *ctx, const struct session *se, int32_t id)
 {
     for (unsigned i = 0; i < ctx->n_stop; i++)
         if (ctx->stop[i] == id)
@@ -207,6 +207,7 @@ static int item_choose(const struct step *s, waste_item *it, const struct span *
 {
     waste_ctx *ctx = s->ctx;
     struct session *se = sp->session;
+    bool fed = ctx->token[sp->row0] == se->choice, done = false;
     unsigned n;
 
     if (!sp->logits)
@@ -222,10 +223,12 @@ static int item_choose(const struct step *s, waste_item *it, const struct span *
         return 0;
     }
     n = recent_ids(sp, ctx->token[sp->row0]);
-    if (sampler_choose(&se->sampler, logits, ctx->model.hp.vocab, se->recent, n, sp->pos0 + sp->n,
-                       ctx->act.choose, &it->token, &it->logprob, e))
+    if (grammar_before(it->session, fed, e) ||
+        sampler_choose(&se->sampler, logits, ctx->model.hp.vocab, se->recent, n, sp->pos0 + sp->n,
+                       ctx->act.choose, &it->token, &it->logprob, e) ||
+        grammar_after(it->session, fed, it->token, &done, e))
         return e->code;
-    it->stop = ends_turn(ctx, se, it->token) ? WASTE_STOP_ID : 0;
+    it->stop = ctx_ends_turn(ctx, se, it->token) ? WASTE_STOP_ID : done ? WASTE_STOP_GRAMMAR : 0;
     if (has_top(s) && se->sampler.n_top)
         item_top(ctx, it, logits);
     return 0;
@@ -308,6 +311,7 @@ static void items_commit(const struct step *s)
             it->status = WASTE_E_CANCELLED;
             continue;
         }
+        grammar_commit(it->session, s->ctx->token[row0] == se->choice, it->token >= 0);
         session_commit(se, s->ctx->token + row0, (unsigned)it->n_done);
         logprobs_give(s->ctx, it, row0);
         se->choice = it->token;

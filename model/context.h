@@ -1,7 +1,7 @@
 /* model/context.h - what waste_ctx is, shared by the files that implement waste.h: api.c
  * (statuses, information), api_plan.c, api_open.c, api_session.c, api_step.c, api_generate.c
- * (sessions and passes), api_state.c (saved states), api_text.c (text and ids), api_chat.c
- * (conversations), api_usage.c (the hotlist). */
+ * (sessions and passes), api_grammar.c (what limits an answer), api_state.c (saved states),
+ * api_text.c (text and ids), api_chat.c (conversations), api_usage.c (the hotlist). */
 #ifndef MODEL_CONTEXT_H
 #define MODEL_CONTEXT_H
 
@@ -17,6 +17,7 @@
 #include "model/forward.h"
 #include "model/prefix.h"
 #include "model/room.h"
+#include "model/grammar.h"
 #include "model/route_trace.h"
 #include "model/session.h"
 #include "model/tokenizer.h"
@@ -29,6 +30,8 @@ struct waste_session { /* the public handle */
     struct session s;
     waste_ctx *ctx;
     void *memory;
+    struct grammar *grammar; /* NULL: none */
+    struct grammar_match *match;
 };
 
 struct waste_checkpoint { /* the public handle */
@@ -87,6 +90,8 @@ struct waste_ctx {
     struct span *span;       /* [n_sessions] */
     waste_logprob *top;      /* [n_sessions][SAMPLER_TOP_MAX] */
     uint8_t *never, *spared; /* [vocab], or NULL without a tokenizer */
+    struct token_trie *trie; /* made for the first grammar */
+    uint64_t *allowed;       /* [(vocab + 63) / 64] scratch: a grammar's mask with the end ids */
     int32_t stop[EOS_MAX];   /* ids that end a turn in this container */
     unsigned n_stop;
 
@@ -136,6 +141,17 @@ waste_status step_end(waste_ctx *ctx, int rc, struct err *e);
 /* api_state.c: when weights and sessions are there; before they go. */
 int states_open(waste_ctx *ctx, struct err *e);
 void states_close(waste_ctx *ctx);
+/* api_grammar.c: what a grammar has to say in a pass. */
+int grammar_set(waste_session *s, const waste_sampling *p, struct err *e); /* or NULL: none */
+void grammar_drop(waste_session *s);
+int grammar_restart(waste_session *s, struct err *e);
+/* Before a choice: the mask, into the sampler. fed: the choice before is being fed. */
+int grammar_before(waste_session *s, bool fed, struct err *e);
+/* After it: *done: nothing can follow and no end id can be chosen. */
+int grammar_after(waste_session *s, bool fed, int32_t token, bool *done, struct err *e);
+void grammar_commit(waste_session *s, bool fed, bool chosen);
+/* Ends the turn of this session. */
+bool ctx_ends_turn(const waste_ctx *ctx, const struct session *se, int32_t id);
 
 /* api_usage.c: at the end of open; before anything else touches the pool. */
 void preload_begin(waste_ctx *ctx);

@@ -116,6 +116,21 @@ static uint32_t falling_next(struct falling *f)
     return top;
 }
 
+/* Ids without a bit in `allowed` are out. */
+static void mask_apply(float *v, unsigned vocab, const uint64_t *allowed)
+{
+    for (unsigned i = 0; i < vocab; i += 64) {
+        uint64_t bits = allowed[i / 64];
+        unsigned n = vocab - i < 64 ? vocab - i : 64;
+
+        if (bits == UINT64_MAX)
+            continue;
+        for (unsigned k = 0; k < n; k++)
+            if (!(bits >> k & 1))
+                v[i + k] = -INFINITY;
+    }
+}
+
 static int32_t largest(const float *l, unsigned vocab)
 {
     int32_t best = -1;
@@ -242,6 +257,8 @@ int sampler_choose(const struct sampler *s, const float *logits, unsigned vocab,
     for (unsigned i = 0; s->never && i < vocab; i++)
         if (s->never[i])
             v[i] = -INFINITY;
+    if (s->allowed)
+        mask_apply(v, vocab, s->allowed);
     best = largest(v, vocab);
     if (best < 0)
         return err_set(e, ERR_CORRUPT, "position %u: every id is masked", pos);

@@ -1,6 +1,6 @@
 /* model/sampler.h - logits -> id. Deterministic: the draw depends on seed, stream and position.
  *
- * Order: bias, repetition penalties, top_k, temperature, top_p, min_p, draw; each is off by
+ * Order: bias, repetition penalties, masks, top_k, temperature, top_p, min_p, draw; each is off by
  * default, and one that removes nothing changes nothing.
  */
 #ifndef MODEL_SAMPLER_H
@@ -26,6 +26,8 @@ struct sampler {
     float bias[SAMPLER_BIAS_MAX];
     int32_t stop[SAMPLER_STOP_MAX];
     const uint8_t *never; /* [vocab]: 1 for ids that are never chosen; NULL: all may be. Borrowed */
+    const uint64_t
+        *allowed; /* [(vocab + 63) / 64] bits: ids that may be chosen; NULL: all. Borrowed */
     const uint8_t *spared; /* [vocab]: 1 for structural ids, which no penalty touches; or NULL */
 };
 

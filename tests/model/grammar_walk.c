@@ -106,12 +106,15 @@ static int32_t any_token(struct walk *w, const uint64_t *mask)
     return -1;
 }
 
-/* The byte that brings an answer nearest to its end, as a rule. */
-static int32_t closing_token(struct walk *w, const uint64_t *mask)
+/* The byte that brings an answer nearest to its end, as a rule; any one where that leads nowhere. */
+static int32_t closing_token(struct walk *w, const uint64_t *mask, unsigned step)
 {
     static const char order[] = "\"}]0123456789nullfalsetrue-,:[{";
 
-    for (const char *c = order; *c; c++) {
+    unsigned from = draw(w, 256); /* the bytes are the first ids */
+    bool random = step > 100 && draw(w, 2);
+
+    for (const char *c = order; *c && !random; c++) {
         int32_t id;
         size_t n;
         struct err e;
@@ -122,7 +125,8 @@ static int32_t closing_token(struct walk *w, const uint64_t *mask)
             allowed(mask, (unsigned)id))
             return id;
     }
-    for (unsigned id = 0; id < w->vocab; id++) {
+    for (unsigned i = 0; i < w->vocab; i++) {
+        unsigned id = i < 256 ? (from + i) % 256 : i;
         const char *bytes;
         size_t len;
 
@@ -154,7 +158,7 @@ static int walk(struct walk *w, unsigned tokens, size_t *cut)
             return broken(w, "no end", -1);
         if (match_mask(w->match, MATCH_BASE, &mask, &e))
             return broken(w, e.text, -1);
-        if (take(w, closing_token(w, mask)))
+        if (take(w, closing_token(w, mask, i)))
             return -1;
     }
     return 0;
