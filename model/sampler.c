@@ -116,8 +116,7 @@ static uint32_t falling_next(struct falling *f)
     return top;
 }
 
-/* Ids without a bit in `allowed` are out. */
-static void mask_apply(float *v, unsigned vocab, const uint64_t *allowed)
+void sampler_mask(float *v, unsigned vocab, const uint64_t *allowed)
 {
     for (unsigned i = 0; i < vocab; i += 64) {
         uint64_t bits = allowed[i / 64];
@@ -125,7 +124,9 @@ static void mask_apply(float *v, unsigned vocab, const uint64_t *allowed)
 
         if (bits == UINT64_MAX)
             continue;
-        for (unsigned k = 0; k < n; k++)
+        for (unsigned k = 0; k < n && !bits; k++)
+            v[i + k] = -INFINITY;
+        for (unsigned k = 0; k < n && bits; k++)
             if (!(bits >> k & 1))
                 v[i + k] = -INFINITY;
     }
@@ -258,7 +259,7 @@ int sampler_choose(const struct sampler *s, const float *logits, unsigned vocab,
         if (s->never[i])
             v[i] = -INFINITY;
     if (s->allowed)
-        mask_apply(v, vocab, s->allowed);
+        sampler_mask(v, vocab, s->allowed);
     best = largest(v, vocab);
     if (best < 0)
         return err_set(e, ERR_CORRUPT, "position %u: every id is masked", pos);

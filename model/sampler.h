@@ -43,6 +43,9 @@ int sampler_choose(const struct sampler *s, const float *logits, unsigned vocab,
                    const int32_t *recent, unsigned n_recent, unsigned pos, float *scratch,
                    int32_t *id, float *logprob, struct err *e);
 
+/* -inf for ids without a bit in `allowed`, [(vocab + 63) / 64]. */
+void sampler_mask(float *v, unsigned vocab, const uint64_t *allowed);
+
 /* log p(id) of the model's own distribution. logits: [vocab], all finite. The exponentials are
  * added in f64, ids ascending: the same bits for the same logits, whoever asks. */
 float sampler_logprob(const float *logits, unsigned vocab, int32_t id);

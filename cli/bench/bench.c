@@ -11,8 +11,8 @@
 #define N_ELEMS(a) (sizeof(a) / sizeof((a)[0]))
 
 static const struct bench_command *const commands[] = {
-    &bench_kernels, &bench_io,     &bench_pool,    &bench_replay,
-    &bench_sweep,   &bench_decode, &bench_prefill, &bench_report,
+    &bench_kernels, &bench_io,      &bench_pool, &bench_replay, &bench_sweep,
+    &bench_decode,  &bench_prefill, &bench_mask, &bench_report,
 };
 
 int bench_fail(const struct bench *b, int exit_code, const char *hint, const char *fmt, ...)

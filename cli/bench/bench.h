@@ -35,7 +35,7 @@ struct bench_command {
 };
 
 extern const struct bench_command bench_kernels, bench_io, bench_pool, bench_replay, bench_sweep,
-    bench_decode, bench_prefill, bench_report;
+    bench_decode, bench_prefill, bench_mask, bench_report;
 
 /* What `report` puts together. Each measures with the options it was given, or the defaults;
  * returns an exit code. brief: one depth. measure_io reads b->arg[0]. */
