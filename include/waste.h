@@ -124,12 +124,13 @@ typedef struct {
     int32_t lookahead; /* -1 = 6; experts of the next layer asked for early in decode; 0 = off */
     const char *io_engine; /* NULL = the best that works: "io_uring", "libaio", "threads", "sync" */
     const char *numeric;   /* NULL = best for this CPU: "f32", "direct", "i16", "i8" */
-    const char *cpu_level; /* NULL = best: highest kernel level used, "c", "avx2", "avx512", "neon" */
-    const char *policy;    /* NULL = cfg.cache_policy: "nextuse", "lfru", "lru", "s3fifo" */
-    uint32_t io_depth;     /* 0 = chosen: reads in flight */
-    uint32_t checkpoints;  /* 0; memory for so many saved states of a full context is planned at
-                              open: for waste_checkpoint_take and waste_store. Shorter ones take
-                              less, so that more of them fit */
+    const char
+        *cpu_level;     /* NULL = best: highest kernel level used, "c", "avx2", "avx512", "neon" */
+    const char *policy; /* NULL = cfg.cache_policy: "nextuse", "lfru", "lru", "s3fifo" */
+    uint32_t io_depth;  /* 0 = chosen: reads in flight */
+    uint32_t checkpoints;    /* 0; memory for so many saved states of a full context is planned at
+                                open: for waste_checkpoint_take and waste_store. Shorter ones take
+                                less, so that more of them fit */
     const char *route_trace; /* NULL, or a file that gets one line per decode token and MoE layer */
     /* Called between tensors and layers on the calling thread, at most every 100 ms; non-zero
      * cancels. NULL = never. */
@@ -507,7 +508,8 @@ WASTE_API waste_status waste_step(waste_ctx *ctx, waste_item *items, size_t n_it
 
 /* A checkpoint is what a session has committed, ids included, in the memory planned by
  * opts.checkpoints. Restoring it into a session of the same context is rewinding, or forking: what
- * follows is what would have followed, to the bit. Sampling settings stay the session's.
+ * follows is what would have followed, to the bit. Sampling settings stay the session's, and the
+ * answer that its grammar limits begins anew; so does it wherever a session's positions change.
  * WASTE_E_LIMIT: they take more than is left (close one). */
 WASTE_API waste_status waste_checkpoint_take(waste_session *s, waste_checkpoint **out);
 WASTE_API waste_status waste_checkpoint_restore(const waste_checkpoint *c, waste_session *s);
