@@ -196,7 +196,7 @@ static void bad_arguments_are_refused_before_anything_runs(void **state)
     assert_int_equal(waste_eval(ctx, ok, 0, NULL, NULL), WASTE_E_ARG);
     waste_gen_params_init(&p);
     p.grammar = "root ::= x";
-    assert_int_equal(waste_generate(ctx, ok, 2, &p, NULL, NULL), WASTE_E_UNSUPPORTED);
+    assert_int_equal(waste_generate(ctx, ok, 2, &p, NULL, NULL), WASTE_E_FORMAT);
     p.grammar = NULL;
     p.top_p = 0;
     assert_int_equal(waste_generate(ctx, ok, 2, &p, NULL, NULL), WASTE_E_ARG);
