@@ -10,10 +10,12 @@ import os
 import pathlib
 import random
 import subprocess
+import sys
 
 import pytest
 
 jsonschema = pytest.importorskip("jsonschema")
+sys.setrecursionlimit(20000)  # the validator needs some ten frames for a level; answers nest up to 120
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DEMO = ROOT / "share" / "demo.waste"
@@ -129,7 +131,8 @@ def a_document(r):
     defs = r.sample(["node", "leaf", "tree"], r.randrange(0, 3))
     s = a_schema(r, 0, defs)
     if defs and isinstance(s, dict):
-        s["$defs"] = {n: a_schema(r, 1, defs) for n in defs}
+        # references only below an object or array: validators never come back from others
+        s["$defs"] = {n: r.choice([an_object, an_array])(r, 1, defs) for n in defs}
     return s if isinstance(s, dict) and (defs == [] or "$defs" in s) else {}
 
 
@@ -193,3 +196,57 @@ def test_answers_to_random_schemas_validate_and_cut_ones_have_an_end(walker):
     print(f"{complete} ended by themselves, {cut} were cut and had an end, {refused} refused: {reasons}")
     assert complete > N / 3 and cut > N / 10
     assert refused < N / 10
+
+
+BIN = os.environ.get("WASTE_BIN", "waste")
+PERSON = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 30},
+                                           "age": {"type": "integer", "minimum": 0, "maximum": 120},
+                                           "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "maxItems": 4}},
+          "required": ["name", "age", "tags"], "additionalProperties": False}
+
+
+def run(*args):
+    p = subprocess.run([BIN, "run", DEMO, "Once upon a time", "-q", "--json", *map(str, args)], text=True,
+                       capture_output=True, encoding="utf-8", stdin=subprocess.DEVNULL,
+                       env={k: v for k, v in os.environ.items() if not k.startswith("WASTE_")})
+    return p, json.loads(p.stdout.splitlines()[-1]) if p.stdout else None
+
+
+@pytest.fixture
+def schema(tmp_path):
+    path = tmp_path / "person.json"
+    path.write_text(json.dumps(PERSON))
+    return path
+
+
+def test_a_model_that_is_told_a_schema_keeps_to_it_at_any_temperature(schema):
+    for seed, temp in enumerate([0, 0.7, 1, 3]):
+        p, last = run("--json-schema", schema, "-n", 400, "--temp", temp, "--seed", seed)
+        assert p.returncode == 0, p.stderr
+        assert last["complete"] and last["stop"] == "stop_id"
+        jsonschema.validate(strict(last["text"]), PERSON)
+
+
+def test_an_answer_that_the_length_cuts_says_so_and_is_the_beginning_of_a_longer_one(schema):
+    _, whole = run("--json-schema", schema, "-n", 400, "--temp", 1, "--seed", 5)
+    _, cut = run("--json-schema", schema, "-n", 6, "--temp", 1, "--seed", 5)
+    assert cut["stop"] == "length" and not cut["complete"]
+    assert whole["text"].startswith(cut["text"])
+
+
+def test_a_grammar_of_control_tokens_frees_what_comes_before_its_marker(tmp_path):
+    path = tmp_path / "g"
+    path.write_text('root ::= "so " [a-z]{3,5} <|im_middle|> %json{"const": [1]}')
+    p, last = run("--grammar", path, "-n", 60)
+    assert p.returncode == 0, p.stderr
+    assert last["complete"] and last["text"].endswith("<|im_middle|>[1]")
+
+
+def test_what_is_no_grammar_is_refused_before_a_token_is_chosen(tmp_path):
+    path = tmp_path / "g"
+    for option, text, says in [("--json-schema", '{"not": {}}', "$.not"), ("--grammar", "root ::= x", "no rule called x"),
+                               ("--json-schema", "{", "JSON")]:
+        path.write_text(text)
+        p, last = run(option, path)
+        assert p.returncode != 0 and says in p.stderr, p.stderr
+        assert last is None
