@@ -8,8 +8,9 @@
  * ambiguous grammar costs the number of its places and not the number of its readings.
  *
  * Promises: whatever is allowed can be finished, by bytes alone (every byte is a token); a control
- * token is allowed only where the grammar names it; memory is bounded by GRAMMAR_BYTES_MAX and
- * MATCH_BYTES_MAX. A grammar never changes once it is compiled; a match belongs to one thread.
+ * token is allowed only where the grammar names it; a grammar takes GRAMMAR_BYTES_MAX at most, a
+ * match some 20 MiB beside the free keys of the answer, and a mask bounded time. A grammar never
+ * changes once it is compiled; a match belongs to one thread.
  */
 #ifndef MODEL_GRAMMAR_H
 #define MODEL_GRAMMAR_H
@@ -25,7 +26,6 @@ enum {
     GRAMMAR_TEXT_MAX = 4 << 20,   /* bytes of a schema or grammar */
     GRAMMAR_BYTES_MAX = 32 << 20, /* compiled */
     GRAMMAR_DEPTH_MAX = 120,      /* calls inside each other: how deep an answer may nest */
-    MATCH_BYTES_MAX = 16 << 20,   /* of one match, masks included */
     TOKEN_BYTES_MAX = 256,        /* longer tokens are never allowed under a grammar */
 };
 

@@ -11,7 +11,9 @@
 
 enum {
     STACK_ROOT = 0,         /* the stack that ends the answer when it is returned to */
-    SPOTS_MAX = 512,        /* readings kept from one token to the next; more are dropped */
+    SPOTS_MAX = 1 << 14,    /* places kept from one token to the next; more are dropped, */
+    BROAD_MAX = 64,         /* and of broad ones, which cost a walk over the tree each */
+    WORK_MAX = 1 << 24,     /* steps of places in one mask; beyond, single bytes only */
     CACHE_BYTES = 6 << 20,  /* of masks and ways out; flushed when full */
     TABLES_BYTES = 6 << 20, /* of stacks and keys; swept when full */
     CACHE_ENTRIES = 1 << 10,
@@ -98,6 +100,7 @@ struct grammar_match {
     size_t cap_whole;
     struct intern spot_sets;
     size_t cache_bytes;
+    size_t work; /* of the mask being made */
     bool no_memory;
 };
 
@@ -549,6 +552,7 @@ static void return_cached(struct grammar_match *m, uint32_t stack, struct spots 
         m->returned_begin[i + 1] = m->returned.n;
     }
     *complete |= m->returned_complete[i];
+    m->work += m->returned_begin[i + 1] - m->returned_begin[i];
     for (uint32_t k = m->returned_begin[i]; k < m->returned_begin[i + 1]; k++)
         spots_add(m, out, m->returned.at[k]);
 }
@@ -561,6 +565,7 @@ static void spots_step(struct grammar_match *m, const struct spots *in, uint8_t 
 
     out->n = 0;
     *complete = false;
+    m->work += in->n;
     for (uint32_t i = 0; i < in->n; i++) {
         struct spot s = in->at[i];
 
@@ -631,15 +636,31 @@ static bool spot_spent(const struct grammar *g, const struct spot *s)
     return true;
 }
 
+/* A leaf that most tokens may go on with: what they do to it is worth keeping. */
+static bool spot_broad(const struct grammar *g, const struct spot *s)
+{
+    const struct leaf *l;
+    unsigned n = 0;
+
+    if (s->leaf & LEAF_OF_TOKEN)
+        return false;
+    l = &g->leaf[s->leaf];
+    for (unsigned b = 0; b < 256 && l->kind != LEAF_BYTES; b++)
+        n += dfa_next(g->dfa[l->dfa], s->state, (uint8_t)b) != DFA_DEAD;
+    return n >= BROAD;
+}
+
 /* Between two tokens: sorted, spots that differ in their stacks only made one, few. */
 static void spots_settle(struct grammar_match *m, struct spots *s)
 {
-    uint32_t n = 0;
+    uint32_t n = 0, n_broad = 0;
 
     if (s->n)
         qsort(s->at, s->n, sizeof(*s->at), by_spot);
     for (uint32_t i = 0; i < s->n && n < SPOTS_MAX; i++) {
         if (spot_spent(m->g, &s->at[i]))
+            continue;
+        if (n >= BROAD_MAX && spot_broad(m->g, &s->at[i]) && ++n_broad > BROAD_MAX)
             continue;
         if (n && same_reading(m, &s->at[n - 1], &s->at[i]))
             s->at[n - 1].stack = stack_join(m, s->at[n - 1].stack, s->at[i].stack);
@@ -685,7 +706,7 @@ static void descend(struct grammar_match *m, uint32_t x, uint64_t *mask)
 {
     const struct trie_node *node = m->trie->node;
 
-    for (uint32_t i = x + 1; i < node[x].skip && !m->no_memory;) {
+    for (uint32_t i = x + 1; i < node[x].skip && m->work <= WORK_MAX && !m->no_memory;) {
         const struct spots *in = &m->level[node[i].depth - 1];
         struct spots *out = &m->level[node[i].depth];
         bool complete;
@@ -701,15 +722,23 @@ static void descend(struct grammar_match *m, uint32_t x, uint64_t *mask)
     }
 }
 
-static void caches_clear(struct grammar_match *m)
+static void inside_clear(struct grammar_match *m)
 {
     for (uint32_t i = 0; i < m->n_inside; i++) {
+        m->cache_bytes -=
+            m->n_words * sizeof(*m->inside[i].mask) + m->inside[i].n_out * sizeof(uint32_t);
         free(m->inside[i].mask);
         free(m->inside[i].out);
     }
+    m->n_inside = 0;
+}
+
+static void caches_clear(struct grammar_match *m)
+{
+    inside_clear(m);
     for (uint32_t i = 0; i < m->n_whole; i++)
         free(m->whole[i].mask);
-    m->n_inside = m->n_whole = 0;
+    m->n_whole = 0;
     m->cache_bytes = 0;
     intern_clear(&m->spot_sets);
 }
@@ -761,8 +790,8 @@ static const struct inside *inside_of(struct grammar_match *m, const struct spot
         if (m->inside[i].dfa == want.dfa && m->inside[i].state == want.state &&
             m->inside[i].need == want.need && m->inside[i].room == want.room)
             return &m->inside[i];
-    if (m->n_inside == CACHE_ENTRIES)
-        return NULL;
+    if (m->n_inside == CACHE_ENTRIES || m->cache_bytes > 2 * (size_t)CACHE_BYTES)
+        inside_clear(m);
     want.mask = calloc(m->n_words, sizeof(*want.mask));
     out = malloc(m->trie->n * sizeof(*out));
     if (!want.mask || !out) {
@@ -825,29 +854,14 @@ static void mask_of_key(struct grammar_match *m, const struct spot *s, const str
     }
 }
 
-/* A leaf that most tokens may go on with: what they do to it is worth keeping. */
-static bool spot_broad(const struct grammar *g, const struct spot *s)
-{
-    const struct leaf *l = &g->leaf[s->leaf];
-    unsigned n = 0;
-
-    for (unsigned b = 0; b < 256 && l->kind != LEAF_BYTES; b++)
-        n += dfa_next(g->dfa[l->dfa], s->state, (uint8_t)b) != DFA_DEAD;
-    return n >= BROAD;
-}
-
 static void mask_of_spot(struct grammar_match *m, const struct spot *s, uint64_t *mask)
 {
     const struct trie_node *node = m->trie->node;
     const struct inside *in;
 
-    in = spot_broad(m->g, s) ? inside_of(m, s) : NULL;
-    if (!in) {
-        m->level[0].n = 0;
-        spots_add(m, &m->level[0], *s);
-        descend(m, 0, mask);
+    in = inside_of(m, s);
+    if (!in)
         return;
-    }
     for (size_t i = 0; i < m->n_words; i++)
         mask[i] |= in->mask[i];
     if (in->key) {
@@ -864,27 +878,51 @@ static void mask_of_spot(struct grammar_match *m, const struct spot *s, uint64_t
     }
 }
 
+/* A token that an edge takes as a whole, or any but that one. */
+static void mask_of_edge(const struct grammar_match *m, const struct net_edge *x, uint64_t *mask)
+{
+    bool had = mask[x->arg >> 6] >> (x->arg & 63) & 1;
+
+    if (x->kind == EDGE_TOKEN) {
+        mark(mask, (int32_t)x->arg);
+        return;
+    }
+    memset(mask, 0xff, m->n_words * sizeof(*mask));
+    if (!had)
+        mask[x->arg >> 6] &= ~((uint64_t)1 << (x->arg & 63));
+}
+
+/* Too much work: the tokens of one byte that go on, so that there is always one. */
+static void mask_of_bytes(struct grammar_match *m, const struct spots *s, uint64_t *mask)
+{
+    const struct trie_node *node = m->trie->node;
+    bool complete;
+
+    for (uint32_t i = 1; i < m->trie->n && !m->no_memory; i = node[i].skip) {
+        spots_step(m, s, node[i].byte, true, &m->level[1], &complete);
+        if (node[i].token >= 0 && (m->level[1].n || complete))
+            mark(mask, node[i].token);
+    }
+}
+
 static void mask_fill(struct grammar_match *m, const struct spots *s, uint64_t *mask)
 {
-    m->level[0].n = 0;
+    m->work = 0;
     for (uint32_t i = 0; i < s->n && !m->no_memory; i++) {
-        const struct net_edge *x;
+        const struct spot *x = &s->at[i];
 
-        if (!(s->at[i].leaf & LEAF_OF_TOKEN)) {
-            mask_of_spot(m, &s->at[i], mask);
-            continue;
-        }
-        x = &m->g->edge[s->at[i].leaf & ~LEAF_OF_TOKEN];
-        if (x->kind == EDGE_TOKEN) {
-            mark(mask, (int32_t)x->arg);
-        } else {
-            bool had = mask[x->arg >> 6] >> (x->arg & 63) & 1;
-
-            memset(mask, 0xff, m->n_words * sizeof(*mask));
-            if (!had)
-                mask[x->arg >> 6] &= ~((uint64_t)1 << (x->arg & 63));
-        }
+        if (x->leaf & LEAF_OF_TOKEN)
+            mask_of_edge(m, &m->g->edge[x->leaf & ~LEAF_OF_TOKEN], mask);
+        else if (spot_broad(m->g, x))
+            mask_of_spot(m, x, mask);
     }
+    m->level[0].n = 0; /* narrow ones together: they soon part */
+    for (uint32_t i = 0; i < s->n; i++)
+        if (!(s->at[i].leaf & LEAF_OF_TOKEN) && !spot_broad(m->g, &s->at[i]))
+            spots_add(m, &m->level[0], s->at[i]);
+    descend(m, 0, mask);
+    if (m->work > WORK_MAX)
+        mask_of_bytes(m, s, mask);
 }
 
 /* The same for every state that lets the same tokens through. */

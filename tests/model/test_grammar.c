@@ -544,6 +544,27 @@ static void large_and_hostile_schemas_are_handled_or_refused(void **state)
     }
 }
 
+/* Three hundred rules that most bytes go on with, and all of them again behind each. */
+static void many_rules_that_all_go_on_still_leave_a_token(void **state)
+{
+    char *rules = many("root ::= (", "x |\"#\" [^a-c]* [a-z] ", 300, "|x)* \".\"\nx ::= \"y\"");
+    struct answer a;
+    const uint64_t *mask;
+    struct err e;
+
+    (void)state;
+    for (char *c = rules; *c; c++) /* many() puts commas between */
+        *c = *c == ',' ? '|' : *c;
+    a = answer_open(GRAMMAR_TEXT, rules);
+    for (int i = 0; i < 12; i++) {
+        assert_int_equal(match_mask(a.m, MATCH_BASE, &mask, &e), 0);
+        assert_true(in_mask(mask, i ? 'z' : '1'));
+        assert_int_equal(match_advance(a.m, MATCH_BASE, MATCH_BASE, i ? 'z' : '1', &e), 0);
+    }
+    answer_close(&a);
+    free(rules);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -557,6 +578,7 @@ int main(void)
         cmocka_unit_test(an_ambiguous_grammar_costs_its_places_and_not_its_readings),
         cmocka_unit_test(nesting_has_an_end_before_which_everything_can_still_close),
         cmocka_unit_test(a_long_answer_keeps_its_counts_and_its_keys),
+        cmocka_unit_test(many_rules_that_all_go_on_still_leave_a_token),
         cmocka_unit_test(large_and_hostile_schemas_are_handled_or_refused),
     };
 
