@@ -106,7 +106,8 @@ static int32_t any_token(struct walk *w, const uint64_t *mask)
     return -1;
 }
 
-/* The byte that brings an answer nearest to its end, as a rule; any one where that leads nowhere. */
+/* The byte that brings an answer nearest to its end, as a rule; any one where that leads nowhere.
+ */
 static int32_t closing_token(struct walk *w, const uint64_t *mask, unsigned step)
 {
     static const char order[] = "\"}]0123456789nullfalsetrue-,:[{";

@@ -197,6 +197,7 @@ static void bad_arguments_are_refused_before_anything_runs(void **state)
     waste_gen_params_init(&p);
     p.grammar = "root ::= x";
     assert_int_equal(waste_generate(ctx, ok, 2, &p, NULL, NULL), WASTE_E_FORMAT);
+    assert_non_null(strstr(waste_error_detail(ctx), "no rule called x"));
     p.grammar = NULL;
     p.top_p = 0;
     assert_int_equal(waste_generate(ctx, ok, 2, &p, NULL, NULL), WASTE_E_ARG);
