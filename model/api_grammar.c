@@ -16,7 +16,16 @@ static int trie_make(waste_ctx *ctx, struct err *e)
                        ctx->no_tokenizer.text);
     if (!ctx->allowed && !(ctx->allowed = malloc((vocab + 63) / 64 * sizeof(*ctx->allowed))))
         return err_set(e, ERR_NOMEM, "mask of %u ids", vocab);
-    return ctx->trie ? 0 : token_trie_open(&ctx->trie, ctx->tokenizer, vocab, e);
+    if (ctx->trie)
+        return 0;
+    if (token_trie_open(&ctx->trie, ctx->tokenizer, vocab, e))
+        return e->code;
+    if (ctx_reserve(ctx, token_trie_bytes(ctx->trie), "the tree of all tokens", e)) {
+        token_trie_close(ctx->trie);
+        ctx->trie = NULL;
+        return e->code;
+    }
+    return 0;
 }
 
 void grammar_drop(waste_session *s)
@@ -25,6 +34,8 @@ void grammar_drop(waste_session *s)
     grammar_close(s->grammar);
     s->match = NULL;
     s->grammar = NULL;
+    mem_uncharge(&s->ctx->mem, MEM_OTHER, s->grammar_charged);
+    s->grammar_charged = 0;
 }
 
 int grammar_set(waste_session *s, const waste_sampling *p, struct err *e)
@@ -32,6 +43,7 @@ int grammar_set(waste_session *s, const waste_sampling *p, struct err *e)
     waste_ctx *ctx = s->ctx;
     struct grammar *g;
     struct grammar_match *m;
+    uint64_t bytes;
 
     if (!p->grammar) {
         grammar_drop(s);
@@ -55,9 +67,16 @@ int grammar_set(waste_session *s, const waste_sampling *p, struct err *e)
         grammar_close(g);
         return e->code;
     }
+    bytes = grammar_bytes(g) + MATCH_BYTES_MAX;
+    if (ctx_reserve(ctx, bytes, "a grammar", e)) {
+        match_close(m);
+        grammar_close(g);
+        return e->code;
+    }
     grammar_drop(s);
     s->grammar = g;
     s->match = m;
+    s->grammar_charged = bytes;
     return 0;
 }
 

@@ -54,6 +54,11 @@ void ctx_poll(void *arg)
     }
 }
 
+static unsigned at_most(unsigned n, unsigned most)
+{
+    return n < most ? n : most;
+}
+
 static double mib(uint64_t bytes)
 {
     return (double)bytes / (1 << 20);
@@ -82,6 +87,27 @@ void ctx_relieve(waste_ctx *ctx)
              "memory is short: %.1f MiB of the expert pool given back for good, %.1f MiB are left",
              mib(bytes), mib(ctx->frames.n * ctx->frames.frame_bytes));
     say(ctx, 1, text);
+}
+
+int ctx_reserve(waste_ctx *ctx, uint64_t bytes, const char *what, struct err *e)
+{
+    uint64_t left = ctx->mem.limit - ctx->mem.used_total, more = bytes > left ? bytes - left : 0;
+    unsigned least = 2 * ctx->model.hp.top_k, n = ctx->frames.n;
+
+    preload_end(ctx);
+    if (more && ctx->plan.chosen) {
+        ctx->mem.limit += more;
+        ctx->plan.budget += more;
+    } else if (more && ctx->experts && n > least) {
+        size_t frame = ctx->frames.frame_bytes;
+        unsigned give = at_most((unsigned)((more + frame - 1) / frame), n - least);
+
+        ctx->experts->ops->trim(ctx->experts, give * frame);
+    }
+    return mem_charge(&ctx->mem, MEM_OTHER, bytes, e)
+               ? err_wrap(e, "%s needs %.1f MiB beside what the budget was planned for", what,
+                          mib(bytes))
+               : 0;
 }
 
 /* Ids that are never chosen: those without a meaning, and places of images. */
@@ -232,11 +258,6 @@ static int sessions_open(waste_ctx *ctx, unsigned n, struct err *e)
     }
     ctx->session[0].s.open = true;
     return 0;
-}
-
-static unsigned at_most(unsigned n, unsigned most)
-{
-    return n < most ? n : most;
 }
 
 /* Records to read, a few of each bank and no two beside each other. */

@@ -31,6 +31,7 @@ struct waste_session { /* the public handle */
     waste_ctx *ctx;
     void *memory;
     struct grammar *grammar; /* NULL: none */
+    uint64_t grammar_charged;
     struct grammar_match *match;
 };
 
@@ -159,6 +160,9 @@ void preload_end(waste_ctx *ctx);
 /* At any time between passes. All zero for a model without experts. */
 void ctx_pool_stats(const waste_ctx *ctx, struct pool_stats *out);
 
+/* Count memory that is taken after open. A budget that was chosen by us grows by it; of one that
+ * was given, frames of the pool are given back for good. ERR_BUDGET: not even that is enough. */
+int ctx_reserve(waste_ctx *ctx, uint64_t bytes, const char *what, struct err *e);
 /* After a pass: give frames of the pool back for good while memory is short. */
 void ctx_relieve(waste_ctx *ctx);
 

@@ -26,6 +26,7 @@ enum {
     GRAMMAR_TEXT_MAX = 4 << 20,   /* bytes of a schema or grammar */
     GRAMMAR_BYTES_MAX = 32 << 20, /* compiled */
     GRAMMAR_DEPTH_MAX = 120,      /* calls inside each other: how deep an answer may nest */
+    MATCH_BYTES_MAX = 20 << 20,   /* of a match: masks, stacks, keys */
     TOKEN_BYTES_MAX = 256,        /* longer tokens are never allowed under a grammar */
 };
 

@@ -206,12 +206,151 @@ static void the_demonstration_model_is_saved_and_taken_up_anywhere(void **state)
     waste_close(other);
 }
 
+/* ---- answers that a grammar limits ---- */
+
+static const char schema[] = "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\","
+                             "\"maxLength\":12},\"b\":{\"type\":\"array\",\"items\":{\"type\":"
+                             "\"integer\",\"minimum\":0,\"maximum\":99},\"maxItems\":4}},"
+                             "\"required\":[\"a\",\"b\"],\"additionalProperties\":false}";
+
+enum { ANSWER = 60 };
+
+static void hold(waste_session *s, uint64_t seed)
+{
+    waste_sampling p;
+
+    waste_sampling_init(&p);
+    p.temperature = 1;
+    p.seed = seed;
+    p.grammar = schema;
+    p.grammar_kind = WASTE_GRAMMAR_JSON_SCHEMA;
+    assert_int_equal(waste_session_sampling(s, &p), WASTE_OK);
+}
+
+/* Returns how many ids it has; the last one ends it. cancels: every pass, in all of its layers. */
+static unsigned answer(waste_ctx *ctx, const int32_t *ids, unsigned n, bool cancels,
+                       int32_t out[ANSWER])
+{
+    waste_item it = {.size = sizeof(it),
+                     .session = waste_session_default(ctx),
+                     .want = WASTE_WANT_TOKEN,
+                     .ids = ids,
+                     .n_ids = n};
+
+    for (unsigned k = 0; k < ANSWER;) {
+        if (cancels)
+            pass_cancelled_everywhere(ctx, &it);
+        else
+            assert_int_equal(waste_step(ctx, &it, 1), WASTE_OK);
+        out[k++] = it.token;
+        if (it.stop)
+            return k;
+        it.ids = &out[k - 1];
+        it.n_ids = 1;
+    }
+    return ANSWER;
+}
+
+static void a_cancelled_pass_leaves_a_grammar_where_it_was(void **state)
+{
+    struct setup s = {.budget = 200 << 20};
+    waste_ctx *ctx = model_open(DEMO_DIR, &s);
+    unsigned ended = 0;
+    int32_t ids[TEXT];
+
+    (void)state;
+    text_make(ids, ctx->model.hp.vocab, 9);
+    for (unsigned seed = 1; seed <= 3; seed++) {
+        int32_t want[ANSWER], got[ANSWER];
+        unsigned n;
+        int said;
+
+        waste_state_reset(ctx);
+        hold(waste_session_default(ctx), seed);
+        n = answer(ctx, ids, 6, false, want);
+        said = waste_session_grammar(waste_session_default(ctx));
+        ended += n < ANSWER;
+        assert_true(n == ANSWER || said == WASTE_GRAMMAR_COMPLETE || said == WASTE_GRAMMAR_DONE);
+        waste_state_reset(ctx);
+        hold(waste_session_default(ctx), seed);
+        assert_int_equal(answer(ctx, ids, 6, true, got), n);
+        assert_memory_equal(got, want, n * sizeof(*got));
+        assert_int_equal(waste_session_grammar(waste_session_default(ctx)), said);
+    }
+    assert_true(ended > 0);
+    waste_close(ctx);
+}
+
+static void going_back_begins_an_answer_anew(void **state)
+{
+    struct setup s = {.budget = 200 << 20, .checkpoints = 1};
+    waste_ctx *ctx = model_open(DEMO_DIR, &s);
+    waste_session *se = waste_session_default(ctx);
+    int32_t ids[TEXT], want[ANSWER], got[ANSWER];
+    waste_checkpoint *c;
+    unsigned n;
+
+    (void)state;
+    text_make(ids, ctx->model.hp.vocab, 9);
+    model_feed(ctx, ids, 5, 5);
+    assert_int_equal(waste_checkpoint_take(se, &c), WASTE_OK);
+    hold(se, 4);
+    n = answer(ctx, ids + 5, 1, false, want);
+    for (unsigned part = 1; part < n && part < 20; part += 6) { /* left in the middle */
+        assert_int_equal(waste_checkpoint_restore(c, se), WASTE_OK);
+        hold(se, 5);
+        waste_item it = {.size = sizeof(it),
+                         .session = se,
+                         .want = WASTE_WANT_TOKEN,
+                         .ids = ids + 5,
+                         .n_ids = 1};
+        for (unsigned k = 0; k < part; k++) {
+            assert_int_equal(waste_step(ctx, &it, 1), WASTE_OK);
+            if (it.stop)
+                break;
+            it.ids = &it.token;
+        }
+        hold(se, 4);
+        assert_int_equal(waste_checkpoint_restore(c, se), WASTE_OK);
+        assert_int_equal(answer(ctx, ids + 5, 1, false, got), n);
+        assert_memory_equal(got, want, n * sizeof(*got));
+    }
+    waste_close(ctx);
+}
+
+static void the_memory_of_a_grammar_is_counted(void **state)
+{
+    struct setup roomy = {.budget = 200 << 20}, floor = {0};
+    waste_ctx *ctx = model_open(DEMO_DIR, &roomy);
+    uint64_t before = ctx->mem.used_total;
+    waste_sampling p;
+
+    (void)state;
+    hold(waste_session_default(ctx), 1);
+    assert_true(ctx->mem.used_total > before + (16 << 20));
+    assert_true(ctx->mem.used_total <= ctx->mem.limit);
+    waste_sampling_init(&p);
+    assert_int_equal(waste_session_sampling(waste_session_default(ctx), &p), WASTE_OK);
+    assert_true(ctx->mem.used_total < before + (1 << 20)); /* the tree stays */
+    waste_close(ctx);
+
+    ctx = model_open(DEMO_DIR, &floor);
+    p.grammar = schema;
+    p.grammar_kind = WASTE_GRAMMAR_JSON_SCHEMA;
+    assert_int_equal(waste_session_sampling(waste_session_default(ctx), &p), WASTE_E_RAM_BUDGET);
+    assert_non_null(strstr(waste_error_detail(ctx), "grammar needs"));
+    waste_close(ctx);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cancelled_in_any_layer_it_goes_on_as_if_nothing_had_been),
         cmocka_unit_test(every_beginning_and_every_edit_equals_a_cold_run),
         cmocka_unit_test(the_demonstration_model_is_saved_and_taken_up_anywhere),
+        cmocka_unit_test(a_cancelled_pass_leaves_a_grammar_where_it_was),
+        cmocka_unit_test(going_back_begins_an_answer_anew),
+        cmocka_unit_test(the_memory_of_a_grammar_is_counted),
     };
 
     return cmocka_run_group_tests(tests, models_setup, models_teardown);
