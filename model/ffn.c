@@ -89,5 +89,9 @@ void ffn_rows(struct run *r, const struct ffn_weights *w, const float *x, float 
 
 void ffn_block(struct run *r, unsigned layer, const float *x, float *y)
 {
-    ffn_rows(r, &r->model->layer[layer].ffn, x, y, r->act->hidden_w);
+    const struct model *m = r->model;
+
+    if (layer + 1 < m->hp.n_layers && m->layer[layer + 1].mlp == MLP_MOE)
+        look_ahead(r, layer + 1, x); /* the first of them is worth a guess, too */
+    ffn_rows(r, &m->layer[layer].ffn, x, y, r->act->hidden_w);
 }
