@@ -17,8 +17,7 @@ enum { PREFIX = sizeof("WASTE_") - 1 };
 /* Names of the documents that this version does not have; "unknown" would send people searching
  * for a spelling. */
 static const char *const later_options[] = {
-    "config",   "grammar",  "image",  "image-patches", "json-schema",
-    "logprobs", "sampling", "system", "think",         "tools",
+    "grammar", "image", "image-patches", "json-schema", "logprobs", "sampling", "tools",
 };
 static const char *const later_variables[] = {"WASTE_MLOCK"};
 static const char *const server_variables[] = {"WASTE_LIB", "WASTE_API_KEY"};
@@ -34,6 +33,10 @@ void opts_init(struct opts *o)
         .top_p = 1,
         .repeat_penalty = 1,
         .color = -1,
+        .checkpoints = -1,
+        .state_disk = (uint64_t)8 << 30,
+        .states = true,
+        .history = true,
     };
 }
 
@@ -183,6 +186,11 @@ static int read_stop(struct opts *o, const char *text, struct err *e)
     return 0;
 }
 
+static bool is_named(const struct opt *opt, const char *name)
+{
+    return opt->name ? !strcmp(opt->name, name) : opt->letter && name[0] == opt->letter && !name[1];
+}
+
 static bool takes_value(const struct opt *opt)
 {
     return opt->value != NULL;
@@ -235,6 +243,26 @@ static int set_value(struct opts *o, const struct opt *opt, const char *text, st
         *(bool *)field = *text == '1';
         return 0;
     }
+}
+
+int opts_set(struct opts *o, const char *name, const char *value, struct err *e)
+{
+    const char *names[OPTS_ROWS_MAX], *near;
+    unsigned n = 0;
+
+    for (unsigned i = 0; i < opts_rows; i++) {
+        const struct opt *opt = &opts_table[i];
+        bool number = opt->kind == OPT_INT || opt->kind == OPT_F64 || opt->kind == OPT_SEED;
+
+        if (opt->group != GROUP_CHOOSE || !number)
+            continue;
+        if (is_named(opt, name))
+            return set_value(o, opt, value, e) ? err_wrap(e, "%s", name) : 0;
+        names[n++] = opt->name ? opt->name : "n";
+    }
+    near = nearest_name(name, names, n);
+    return err_set(e, ERR_ARG, "no setting \"%.40s\"%s%s%s", name, near ? " (did you mean " : "",
+                   near ? near : "", near ? "?)" : "");
 }
 
 static int unknown_variable(const char *name, struct err *e)

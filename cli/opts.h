@@ -30,12 +30,14 @@ enum { /* commands, as bits: who understands an option */
        CMD_CONVERT = 1 << 10,
        CMD_DOCTOR = 1 << 11,
        CMD_PLACE = 1 << 12,
-       CMD_ALL = (1 << 13) - 1,
+       CMD_CHAT = 1 << 13,
+       CMD_CONFIG = 1 << 14,
+       CMD_ALL = (1 << 15) - 1,
 };
 
 enum {
     OPTS_LIST_MAX = 256, /* values of one repeatable option */
-    OPTS_ROWS_MAX = 80,  /* rows of the table */
+    OPTS_ROWS_MAX = 96,  /* rows of the table */
 };
 
 struct opts { /* strings are borrowed from argv and the environment */
@@ -64,6 +66,12 @@ struct opts { /* strings are borrowed from argv and the environment */
     unsigned n_bias;
     const char *stop[OPTS_LIST_MAX];
     unsigned n_stop;
+
+    /* conversations */
+    const char *system, *think, *state_dir; /* NULL = not given */
+    int64_t checkpoints;                    /* -1 = chosen */
+    uint64_t state_disk;
+    bool states, history, hide_thinking, verbose;
 
     /* of single commands */
     bool raw, logits, headers, measure, profile;
@@ -103,7 +111,15 @@ enum opt_kind {
     OPT_BIAS,   /* ID=V, repeatable */
 };
 
-enum opt_group { GROUP_COMMAND, GROUP_TEXT, GROUP_CHOOSE, GROUP_MEMORY, GROUP_OUTPUT, OPT_GROUPS };
+enum opt_group {
+    GROUP_COMMAND,
+    GROUP_TEXT,
+    GROUP_TALK,
+    GROUP_CHOOSE,
+    GROUP_MEMORY,
+    GROUP_OUTPUT,
+    OPT_GROUPS
+};
 
 struct opt_help { /* what an option is in these commands */
     unsigned commands;
@@ -141,6 +157,10 @@ int opts_parse(struct opts *o, int argc, char *const *argv, struct err *e);
 
 /* Refuse options that `command` (one bit, called `name`) has no use for. After opts_parse. */
 int opts_apply(const struct opts *o, unsigned command, const char *name, struct err *e);
+
+/* Set a number that says how tokens are chosen, by its option's name: "temp", "n". ERR_ARG: there
+ * is none of this name, or it cannot have this value. */
+int opts_set(struct opts *o, const char *name, const char *value, struct err *e);
 
 /* The options of these commands, grouped, and their variables. */
 void opts_help(FILE *to, unsigned commands);

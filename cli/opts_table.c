@@ -9,8 +9,9 @@
 #define N_ELEMS(a) (sizeof(a) / sizeof((a)[0]))
 
 enum {
-    RUNS = CMD_RUN | CMD_EVAL,        /* commands that run a model */
-    READS_TEXT = RUNS | CMD_TOKENIZE, /* text in */
+    RUNS = CMD_RUN | CMD_EVAL | CMD_CHAT, /* commands that run a model */
+    TALKS = CMD_RUN | CMD_CHAT,           /* that answer */
+    READS_TEXT = CMD_RUN | CMD_EVAL | CMD_TOKENIZE,
     READS_INPUT = READS_TEXT | CMD_DETOKENIZE,
 };
 
@@ -71,7 +72,7 @@ const struct opt opts_table[] = {
      .help = "read the prompt from FILE; - is standard input",
      .other = OTHER({CMD_TOKENIZE, "read the text from FILE, as it is; - is standard input"},
                     {CMD_DETOKENIZE, "read the ids from FILE; - is standard input"})},
-    {"ids", 0, OPT_TEXT, GROUP_TEXT, RUNS, FIELD(ids), .value = "\"3 7 11\"",
+    {"ids", 0, OPT_TEXT, GROUP_TEXT, CMD_RUN | CMD_EVAL, FIELD(ids), .value = "\"3 7 11\"",
      .help = "token ids instead of text"},
     {"content", 0, OPT_MODE, GROUP_TEXT, READS_TEXT, FIELD(markup), 0,
      .help = "control texts such as <|im_end|> are ordinary text (the default)",
@@ -82,37 +83,60 @@ const struct opt opts_table[] = {
     {"bos", 0, OPT_SET, GROUP_TEXT, READS_TEXT, FIELD(bos),
      .help = "put the id that begins a text in front"},
 
-    {NULL, 'n', OPT_INT, GROUP_CHOOSE, CMD_RUN, FIELD(n_tokens), 1, UINT32_MAX, .value = "N",
-     .help = "most tokens to generate (128)"},
-    {"temp", 0, OPT_F64, GROUP_CHOOSE, CMD_RUN, FIELD(temp), 0, 1e6, .value = "F",
+    {NULL, 'n', OPT_INT, GROUP_CHOOSE, TALKS, FIELD(n_tokens), 1, UINT32_MAX, .value = "N",
+     .help = "most tokens to generate (128)",
+     .other = OTHER(
+         {CMD_CHAT, "most tokens of an answer; as many as the context has room for if not given"})},
+    {"temp", 0, OPT_F64, GROUP_CHOOSE, TALKS, FIELD(temp), 0, 1e6, .value = "F",
      .help = "temperature; 0 takes the likeliest token (0)"},
-    {"top-p", 0, OPT_F64, GROUP_CHOOSE, CMD_RUN, FIELD(top_p), 0, 1, true, .value = "F",
+    {"top-p", 0, OPT_F64, GROUP_CHOOSE, TALKS, FIELD(top_p), 0, 1, true, .value = "F",
      .help = "keep the likeliest tokens that add up to F (1)"},
     {"top-k", 0, OPT_INT, GROUP_CHOOSE, RUNS | CMD_SYNTH, FIELD(top_k), 0, INT_MAX, .value = "N",
      .help = "keep the N likeliest tokens; 0 = all (0)",
      .other = OTHER({CMD_EVAL, "rows to print; 0 = all (10)"},
                     {CMD_SYNTH, "experts a token takes; 0 = as the shape has (0)"})},
-    {"min-p", 0, OPT_F64, GROUP_CHOOSE, CMD_RUN, FIELD(min_p), 0, 1, .value = "F",
+    {"min-p", 0, OPT_F64, GROUP_CHOOSE, TALKS, FIELD(min_p), 0, 1, .value = "F",
      .help = "drop tokens less likely than F times the likeliest (0)"},
-    {"seed", 0, OPT_SEED, GROUP_CHOOSE, CMD_RUN | CMD_SYNTH, FIELD(seed), .value = "N",
+    {"seed", 0, OPT_SEED, GROUP_CHOOSE, TALKS | CMD_SYNTH, FIELD(seed), .value = "N",
      .help = "of random draws; with --temp above 0 one is drawn and shown if not given",
      .other = OTHER({CMD_SYNTH, "of the noise (0)"})},
-    {"repeat-penalty", 0, OPT_F64, GROUP_CHOOSE, CMD_RUN, FIELD(repeat_penalty), 0, 1e6, true,
+    {"repeat-penalty", 0, OPT_F64, GROUP_CHOOSE, TALKS, FIELD(repeat_penalty), 0, 1e6, true,
      .value = "F", .help = "divide the logits of recent tokens by F (1)"},
-    {"repeat-window", 0, OPT_INT, GROUP_CHOOSE, CMD_RUN, FIELD(repeat_window), 0, UINT32_MAX,
+    {"repeat-window", 0, OPT_INT, GROUP_CHOOSE, TALKS, FIELD(repeat_window), 0, UINT32_MAX,
      .value = "N", .help = "how many positions are recent (64)"},
-    {"presence-penalty", 0, OPT_F64, GROUP_CHOOSE, CMD_RUN, FIELD(presence_penalty), -1e6, 1e6,
+    {"presence-penalty", 0, OPT_F64, GROUP_CHOOSE, TALKS, FIELD(presence_penalty), -1e6, 1e6,
      .value = "F", .help = "taken from the logit of each recent token (0)"},
-    {"frequency-penalty", 0, OPT_F64, GROUP_CHOOSE, CMD_RUN, FIELD(frequency_penalty), -1e6, 1e6,
+    {"frequency-penalty", 0, OPT_F64, GROUP_CHOOSE, TALKS, FIELD(frequency_penalty), -1e6, 1e6,
      .value = "F", .help = "the same, once for each time it occurred (0)"},
-    {"logit-bias", 0, OPT_BIAS, GROUP_CHOOSE, CMD_RUN, FIELD(bias), .value = "ID=V",
+    {"logit-bias", 0, OPT_BIAS, GROUP_CHOOSE, TALKS, FIELD(bias), .value = "ID=V",
      .help = "add V to the logit of token ID; repeatable"},
-    {"stop", 0, OPT_STOP, GROUP_CHOOSE, CMD_RUN, FIELD(stop), .value = "TEXT",
+    {"stop", 0, OPT_STOP, GROUP_CHOOSE, TALKS, FIELD(stop), .value = "TEXT",
      .help = "end before TEXT; repeatable"},
     {"raw", 0, OPT_SET, GROUP_CHOOSE, CMD_RUN, FIELD(raw),
      .help = "continue the text as it is; what this version always does"},
 
-    {"profile", 0, OPT_SET, GROUP_COMMAND, CMD_RUN, FIELD(profile),
+    {"system", 0, OPT_TEXT, GROUP_TALK, CMD_CHAT, FIELD(system), .value = "TEXT",
+     .help = "what the model is told before everything else"},
+    {"think", 0, OPT_CHOICE, GROUP_TALK, CMD_CHAT, FIELD(think), .value = "none|low|high|max",
+     .help = "how much to think before answering, where the model can (low)"},
+    {"hide-thinking", 0, OPT_SET, GROUP_TALK, CMD_CHAT, FIELD(hide_thinking),
+     .help = "do not show what is thought"},
+    {"verbose", 0, OPT_SET, GROUP_TALK, CMD_CHAT, FIELD(verbose),
+     .help = "after each answer, what it took"},
+    {"checkpoints", 0, OPT_INT, GROUP_TALK, CMD_CHAT, FIELD(checkpoints), 0, 4096, .value = "N",
+     .help = "memory for so many states of a full context, to go back to (4, or fewer if there is "
+             "no room for them)"},
+    {"state-dir", 0, OPT_TEXT, GROUP_TALK, CMD_CHAT, FIELD(state_dir), .value = "DIR",
+     .help = "files with states, so that what was read once is not read again "
+             "($XDG_CACHE_HOME/waste/states)"},
+    {"no-state-dir", 0, OPT_CLEAR, GROUP_TALK, CMD_CHAT, FIELD(states),
+     .help = "no such files: nothing of a conversation is written anywhere"},
+    {"state-disk", 0, OPT_SIZE, GROUP_TALK, CMD_CHAT, FIELD(state_disk), .value = "SIZE",
+     .help = "at most so many bytes of them; 0 = no limit (8G)"},
+    {"no-history", 0, OPT_CLEAR, GROUP_TALK, CMD_CHAT, FIELD(history),
+     .help = "do not remember the lines that are typed"},
+
+    {"profile", 0, OPT_SET, GROUP_COMMAND, TALKS, FIELD(profile),
      .help = "at the end, where the time of a token went"},
     {"logits", 0, OPT_SET, GROUP_COMMAND, CMD_EVAL, FIELD(logits), .help = "every logit, too"},
     {"perplexity", 0, OPT_TEXT, GROUP_COMMAND, CMD_EVAL, FIELD(perplexity), .value = "FILE",
@@ -185,6 +209,7 @@ _Static_assert(N_ELEMS(opts_table) <= OPTS_ROWS_MAX, "struct opts has a flag per
 static const char *const group_title[OPT_GROUPS] = {
     [GROUP_MEMORY] = "Memory, disk and processor",
     [GROUP_TEXT] = "Text in",
+    [GROUP_TALK] = "Conversations",
     [GROUP_CHOOSE] = "Choosing tokens",
     [GROUP_COMMAND] = "This command",
     [GROUP_OUTPUT] = "Output",

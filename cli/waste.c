@@ -26,6 +26,16 @@ static const struct command {
      "  waste run demo-synth.waste \"Once upon a time\" -n 60\n"
      "  waste run k3.waste --file question.txt --budget 46G --temp 0.7 --stop END\n"
      "  echo 2 + 2 = | waste run k3.waste --json -n 4\n"},
+    {"chat", CMD_CHAT, cmd_chat, 1, 1, "MODEL", "talk with a model",
+     "A message is a line; \"\"\" begins and ends one of several, and a line that ends in \\\n"
+     "goes on. /help lists the commands: /retry, /edit, /undo, /save, /load, ... Answers go to\n"
+     "standard output, everything else to standard error. Ctrl-C stops an answer, and what\n"
+     "there is of it stays; a second one leaves, as the end of input does. What the model\n"
+     "has read is kept, in memory and in files for your eyes only (--no-state-dir: none), so\n"
+     "that it is not read again.",
+     "  waste chat kimi-linear.waste --system \"Answer briefly.\"\n"
+     "  waste chat k3.waste --budget 46G --think high --temp 0.7\n"
+     "  waste chat k3.waste --no-state-dir --no-history\n"},
     {"eval", CMD_EVAL, cmd_eval, 1, 2, "MODEL [PROMPT]", "what the model expects next",
      "The likeliest next tokens after a prompt, with logit and probability. The prompt\n"
      "is an argument, --file, or what is piped in; newlines at the end of a file or of\n"
@@ -98,7 +108,7 @@ static const struct command {
 };
 
 /* Commands of later versions, and of other programs. */
-static const char *const later_commands[] = {"bench", "chat", "config", "serve"};
+static const char *const later_commands[] = {"bench", "config", "serve"};
 
 static const struct command *command_named(const char *name)
 {
@@ -132,7 +142,7 @@ static void print_command(FILE *to, const struct command *k)
     opts_help(to, k->bit);
     if (k->examples)
         fprintf(to, "\nExamples:\n%s", k->examples);
-    if (k->bit & (CMD_RUN | CMD_EVAL))
+    if (k->bit & (CMD_RUN | CMD_EVAL | CMD_CHAT))
         fputs("\nExit codes: 0 done, 1 failed, 2 misused, 3 does not fit in memory, 4 damaged\n"
               "container, 5 busy, 6 unsupported, 130 interrupted.\n",
               to);
