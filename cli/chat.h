@@ -14,7 +14,6 @@ struct chat {
     struct lines *lines;
     char *prefill;    /* the next line begins as this; NULL */
     uint32_t n_tries; /* answers to the last message so far */
-    bool thinking;    /* is being shown */
     bool interrupted; /* and nothing was typed since */
     bool leave;
     struct profile profile; /* of all answers */

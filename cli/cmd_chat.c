@@ -15,42 +15,14 @@ enum { CHECKPOINTS = 4 };
 
 /* ---- showing an answer ---- */
 
-static void show_reasoning(struct chat *chat, const struct turn *t)
-{
-    struct cli *c = chat->c;
-
-    if (c->opts.hide_thinking || c->opts.quiet || c->opts.json || !t->reasoning.len)
-        return;
-    term_clear_line(&c->term);
-    if (!chat->thinking && !c->term.color)
-        fputs("[thinking]\n", stderr);
-    if (!chat->thinking)
-        fputs(term_style(&c->term, STYLE_DIM), stderr);
-    chat->thinking = true;
-    say_text(t->reasoning.text, t->reasoning.len);
-    fflush(stderr);
-}
-
-static void end_reasoning(struct chat *chat)
-{
-    if (!chat->thinking)
-        return;
-    chat->thinking = false;
-    fprintf(stderr, "%s\n%s", term_style(&chat->c->term, STYLE_PLAIN),
-            chat->c->term.color ? "\n" : "[answer]\n");
-    fflush(stderr);
-}
-
 static bool show(struct turn *t, const waste_item *item, double ms)
 {
     struct chat *chat = t->user;
 
     (void)item, (void)ms;
-    show_reasoning(chat, t);
-    if (!t->answer.len)
-        return true;
-    end_reasoning(chat);
-    return chat->c->opts.json || term_print_text(&chat->c->term, t->answer.text, t->answer.len);
+    turn_show_reasoning(t);
+    return !t->answer.len || chat->c->opts.json ||
+           term_print_text(&chat->c->term, t->answer.text, t->answer.len);
 }
 
 static json_t *answer_json(struct turn *t, const json_t *message)
@@ -108,7 +80,7 @@ static int conclude(struct chat *chat, struct turn *t)
     json_t *message = t->n_generated ? turn_message(t) : NULL;
     int rc = 0;
 
-    end_reasoning(chat);
+    turn_end_reasoning(t);
     count(chat, t);
     if (t->end == END_INTERRUPTED) {
         chat->interrupted = true;
@@ -147,7 +119,7 @@ int chat_answer(struct chat *chat)
     if (!request)
         return fail(chat->c, EXIT_MEMORY, NULL, "chat", "no memory for the request");
     term_cancels(chat->by.ctx, NULL);
-    rc = speaker_sampling(&chat->by, o, chat->n_tries++);
+    rc = speaker_sampling(&chat->by, o, chat->n_tries++, &e) ? fail_err(chat->c, &e, "chat") : 0;
     if (!rc && turn_open_request(&t, &chat->by, request, strlen(request), o->stop, o->n_stop, &e))
         rc = fail_err(chat->c, &e, "chat");
     if (!rc) {
@@ -234,52 +206,6 @@ static int loop(struct chat *chat)
 
 /* ---- opening ---- */
 
-/* Memory for so many states as there is room for, if nobody said how many. */
-static void choose_checkpoints(struct cli *c, const char *path)
-{
-    waste_plan plan = {.size = sizeof(plan)};
-    waste_cfg cfg;
-    waste_opts opts;
-
-    if (c->opts.checkpoints >= 0)
-        return;
-    for (c->opts.checkpoints = CHECKPOINTS; c->opts.checkpoints; c->opts.checkpoints--) {
-        model_settings(c, &cfg, &opts);
-        if (waste_plan_ex(path, &cfg, &opts, &plan) != WASTE_OK ||
-            (plan.fits && plan.mem.floor_bytes <= plan.usable_ram_bytes / 4 * 3))
-            break;
-    }
-    if (c->opts.checkpoints < CHECKPOINTS)
-        note(c, "memory has room for %d states to go back to, not the usual %d",
-             (int)c->opts.checkpoints, CHECKPOINTS);
-}
-
-static int open_store(struct chat *chat)
-{
-    struct cli *c = chat->c;
-    waste_store_cfg cfg;
-    char dir[PATH_MAX];
-    waste_status st;
-
-    waste_store_cfg_init(&cfg);
-    if (c->opts.states && c->opts.state_dir)
-        cfg.dir = c->opts.state_dir;
-    else if (c->opts.states && place_of(PLACE_CACHE, "states", dir))
-        cfg.dir = dir;
-    cfg.dir_bytes = c->opts.state_disk;
-    if (cfg.dir == dir)
-        make_parents(dir);
-    st = waste_store_open(chat->by.ctx, &cfg, &chat->by.store);
-    if (st == WASTE_OK || !cfg.dir)
-        return st == WASTE_OK ? 0 : fail_status(c, st, chat->by.ctx, "states");
-    if (c->opts.state_dir)
-        return fail_status(c, st, chat->by.ctx, c->opts.state_dir);
-    note(c, "waste: warning: states are not kept in files: %s", waste_error_detail(chat->by.ctx));
-    cfg.dir = NULL;
-    st = waste_store_open(chat->by.ctx, &cfg, &chat->by.store);
-    return st == WASTE_OK ? 0 : fail_status(c, st, chat->by.ctx, "states");
-}
-
 static int open_lines(struct chat *chat)
 {
     char path[PATH_MAX], why[256];
@@ -297,10 +223,21 @@ static int open_lines(struct chat *chat)
     return 0;
 }
 
+/* Where states are kept, unless nobody wants that; NULL. */
+static const char *states_dir(const struct cli *c, char room[PATH_MAX])
+{
+    if (!c->opts.states || c->opts.state_dir)
+        return c->opts.states ? c->opts.state_dir : NULL;
+    if (!place_of(PLACE_CACHE, "states", room))
+        return NULL;
+    make_parents(room);
+    return room;
+}
+
 static int open_speaker(struct chat *chat, const char *path)
 {
     struct cli *c = chat->c;
-    char why[256];
+    char why[256], dir[PATH_MAX];
     int rc = speaker_open(&chat->by, c);
 
     if (!rc)
@@ -309,7 +246,7 @@ static int open_speaker(struct chat *chat, const char *path)
         rc = speaker_chat(&chat->by, path, NULL, why);
     if (!rc && !chat->by.chat)
         rc = fail(c, EXIT_UNSUPPORTED, "`waste run` continues texts with it.", path, "%s", why);
-    return rc ? rc : open_store(chat);
+    return rc ? rc : speaker_store(&chat->by, states_dir(c, dir));
 }
 
 /* Before a model is loaded for minutes: does it speak at all? */
@@ -386,7 +323,7 @@ int cmd_chat(struct cli *c)
     if (!rc)
         rc = profile_begin(c, &chat.profile);
     if (!rc) {
-        choose_checkpoints(c, path);
+        choose_checkpoints(c, path, CHECKPOINTS);
         rc = talk(&chat, path);
     }
     talk_close(&chat.talk);

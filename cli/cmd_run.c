@@ -1,22 +1,25 @@
-/* cli/cmd_run.c - one generation: prompt in, text out as it comes. */
+/* cli/cmd_run.c - one generation: prompt in, text out as it comes; or, with --out, many. */
 #include "cli/cmd.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/batch.h"
 #include "cli/load.h"
 #include "cli/prompt.h"
+#include "cli/talk.h"
 #include "cli/turn.h"
 
-enum { TOKENS_DEFAULT = 128 };
+enum { BATCH_CHECKPOINTS = 2 };
 
 struct run {
     struct cli *c;
     struct speaker by;
     struct ids prompt;
     struct turn turn;
-    bool thinking; /* is being shown */
+    waste_tokenizer *own; /* the chat format's; it was there before the model */
+    struct batch *batch;  /* --out; NULL */
     struct profile profile;
 };
 
@@ -39,6 +42,7 @@ static bool show(struct turn *t, const waste_item *item, double ms)
     waste_counters now = {.size = sizeof(now)};
     json_t *line;
 
+    turn_show_reasoning(t);
     if (!r->c->opts.json)
         return !a->len || term_print_text(&r->c->term, a->text, a->len);
     if (item) {
@@ -47,6 +51,8 @@ static bool show(struct turn *t, const waste_item *item, double ms)
     } else {
         line = json_pack("{s:n, s:o}", "token", "text", json_text(a->text, a->len));
     }
+    if (line && t->reasoning.len)
+        json_object_set_new(line, "reasoning", json_text(t->reasoning.text, t->reasoning.len));
     return !say_json(r->c, line);
 }
 
@@ -55,10 +61,28 @@ static double rate(double n, double seconds)
     return seconds > 0 && n > 0 ? n / seconds : 0;
 }
 
-static json_t *summary_json(const struct run *r, const struct tally *d)
+/* What a chat format knows of an answer besides its text. */
+static void add_message(json_t *summary, struct turn *t)
+{
+    json_t *message = t->reply ? turn_message(t) : NULL;
+    json_t *reasoning = json_object_get(message, "reasoning_content");
+    json_t *calls = json_object_get(message, "tool_calls");
+
+    if (t->reply)
+        json_object_set_new(summary, "format", json_string(t->by->format.name));
+    if (t->n_reused)
+        json_object_set_new(summary, "reused_tokens", json_integer((json_int_t)t->n_reused));
+    if (reasoning)
+        json_object_set(summary, "reasoning", reasoning);
+    if (calls)
+        json_object_set(summary, "tool_calls", calls);
+    json_decref(message);
+}
+
+static json_t *summary_json(struct run *r, const struct tally *d)
 {
     const struct opts *o = &r->c->opts;
-    const struct turn *t = &r->turn;
+    struct turn *t = &r->turn;
     double n_decode = t->n_generated > 1 ? t->n_generated - 1 : 0;
     json_t *s =
         json_pack("{s:b, s:s, s:o, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:o}", "done", 1, "stop",
@@ -74,6 +98,8 @@ static json_t *summary_json(const struct run *r, const struct tally *d)
         json_decref(s);
         return NULL;
     }
+    if (s)
+        add_message(s, t);
     if (s && t->end == END_STRING)
         json_object_set_new(
             s, "stop_string",
@@ -87,10 +113,12 @@ static void closing_lines(const struct run *r, const struct tally *d)
     double n_decode = t->n_generated > 1 ? t->n_generated - 1 : 0;
 
     note(r->c, "%s", "");
-    if (t->n_fed < t->n_ids)
+    if (t->n_reused)
+        note(r->c, "kept     %zu of %zu tokens were read before", t->n_reused, t->n_ids);
+    if (t->n_reused + t->n_fed < t->n_ids)
         note(r->c, "prompt   %zu of %zu tokens", t->n_fed, t->n_ids);
     else
-        note(r->c, "prompt   %zu tokens, %.2f tok/s", t->n_ids,
+        note(r->c, "prompt   %zu tokens, %.2f tok/s", t->n_fed,
              rate((double)t->n_fed, t->prefill_s));
     note(r->c, "answer   %u tokens, %.2f tok/s, ended by %s%s%s%s", t->n_generated,
          rate(n_decode, t->decode_s), end_text(t->end), t->end == END_STRING ? " \"" : "",
@@ -123,6 +151,7 @@ static int finish(struct run *r)
     struct turn *t = &r->turn;
     struct tally d = add_up(r);
 
+    turn_end_reasoning(t);
     if (t->n_generated && t->end != END_OUTPUT && !c->opts.json && !term_print(&c->term, "\n", 1))
         t->end = END_OUTPUT;
     if (t->end != END_OUTPUT && c->opts.json && say_json(c, summary_json(r, &d)))
@@ -142,59 +171,155 @@ static int generate(struct run *r)
     struct opts *o = &r->c->opts;
     struct turn *t = &r->turn;
     struct err e;
-    int rc = speaker_sampling(&r->by, o, 0);
 
-    if (rc)
-        return rc;
-    if (turn_open_ids(t, &r->by, r->prompt.id, r->prompt.n, o->stop, o->n_stop, &e))
-        return fail_err(r->c, &e, "--stop");
+    if (speaker_sampling(&r->by, o, 0, &e))
+        return fail_err(r->c, &e, "sampling");
     banner_sampling(r->c);
+    if (r->by.chat)
+        note(r->c, "chat     %s format; --raw continues the text as it is", r->by.format.name);
     note(r->c, "%s", ""); /* a line between this and the answer */
     t->n_max = o->n_tokens ? (uint32_t)o->n_tokens : TOKENS_DEFAULT;
     t->show = show;
     t->user = r;
     turn_run(t);
+    speaker_keep(&r->by, 0);
     return finish(r);
 }
 
 static int open_and_generate(struct run *r, const char *path)
 {
-    int rc = model_open(r->c, path, &r->by.ctx);
+    struct cli *c = r->c;
+    int rc = model_open(c, path, &r->by.ctx);
 
     if (rc)
         return rc;
-    rc = ids_check(r->c, r->by.ctx, r->prompt.id, r->prompt.n);
+    rc = ids_check(c, r->by.ctx, r->prompt.id, r->prompt.n);
     if (!rc) {
-        model_banner(r->c, r->by.ctx);
-        rc = speaker_open(&r->by, r->c);
+        model_banner(c, r->by.ctx);
+        rc = speaker_open(&r->by, c);
     }
+    if (!rc && (c->opts.checkpoints > 0 || c->opts.state_dir))
+        rc = speaker_store(&r->by, c->opts.state_dir);
     if (!rc) {
-        rc = generate(r);
-        model_learn(r->c, r->by.ctx, path);
+        rc = r->batch ? batch_run(r->batch, &r->by) : generate(r);
+        model_learn(c, r->by.ctx, path);
     }
     turn_close(&r->turn);
+    speaker_close(&r->by);
     model_close(r->by.ctx);
+    return rc;
+}
+
+/* ---- before the model is opened ---- */
+
+/* How it speaks, unless the prompt is to be continued as it is. */
+static int find_format(struct run *r, const char *path)
+{
+    const struct opts *o = &r->c->opts;
+    const char *asked = o->system ? "--system" : o->think ? "--think" : NULL;
+    char why[256] = "the prompt is continued as it is";
+    int rc = 0;
+
+    if (!o->raw && !o->ids && !o->bos && !(o->markup_set && o->markup) &&
+        waste_tokenizer_open(path, &r->own) == WASTE_OK) {
+        r->by.tokenizer = r->own;
+        rc = speaker_chat(&r->by, path, NULL, why);
+    }
+    if (!rc && !r->by.chat && asked)
+        return fail(r->c, EXIT_USAGE, NULL, asked, "it goes with a chat format, and %s", why);
+    if (!rc && o->think && strcmp(o->think, "none") != 0 && !r->by.format.has_thinking)
+        return fail(r->c, EXIT_UNSUPPORTED, NULL, "--think",
+                    "the format of this model (%s) has none", r->by.format.name);
+    return rc;
+}
+
+/* What the user says, as a conversation that begins. */
+static int read_message(struct run *r)
+{
+    struct cli *c = r->c;
+    struct opts *o = &c->opts;
+    struct text text = {.bytes = NULL};
+    struct talk talk = {.messages = NULL};
+    char *request = NULL;
+    struct err e;
+    int rc = text_read(c, 2, &text);
+
+    if (rc)
+        return rc;
+    if (text.from_file)
+        remove_newlines(&text);
+    if (!text.len)
+        rc = fail(c, EXIT_USAGE, NULL, "run", "the prompt is empty");
+    if (!rc && (talk_open(&talk, o->system, o->think, &e) ||
+                talk_say(&talk, "user", text.bytes, text.len, &e)))
+        rc = fail_err(c, &e, "run");
+    if (!rc && !(request = talk_request(&talk, true)))
+        rc = fail(c, EXIT_MEMORY, NULL, "run", "no memory for the request");
+    if (!rc &&
+        turn_open_request(&r->turn, &r->by, request, strlen(request), o->stop, o->n_stop, &e))
+        rc = fail_err(c, &e, "run");
+    if (!rc && talk.system)
+        turn_keep_long(&r->turn, 0);
+    free(request);
+    free(text.bytes);
+    talk_close(&talk);
+    return rc;
+}
+
+static int read_prompt(struct run *r, const char *path)
+{
+    struct cli *c = r->c;
+    struct err e;
+    int rc;
+
+    if (r->by.chat)
+        rc = read_message(r);
+    else
+        rc = prompt_read(c, path, 2, TEXT_PROMPT, &r->prompt);
+    if (!rc && !r->by.chat &&
+        turn_open_ids(&r->turn, &r->by, r->prompt.id, r->prompt.n, c->opts.stop, c->opts.n_stop,
+                      &e))
+        rc = fail_err(c, &e, "--stop");
+    return rc ? rc : prompt_fits(c, r->turn.n_ids);
+}
+
+static int open_batch(struct run *r, const char *path)
+{
+    int rc;
+
+    if (r->c->opts.ids || r->c->opts.json)
+        return fail(r->c, EXIT_USAGE, NULL, "--out", "it does not go with %s",
+                    r->c->opts.ids ? "--ids" : "--json: the file has the objects");
+    rc = batch_open(&r->batch, r->c);
+    if (!rc)
+        choose_checkpoints(r->c, path, BATCH_CHECKPOINTS);
     return rc;
 }
 
 int cmd_run(struct cli *c)
 {
-    struct run r = {.c = c};
+    struct run r = {.c = c, .by = {.c = c}};
     char path[PATH_MAX];
     int rc = model_find(c, c->opts.arg[1], path);
 
     if (!rc)
         rc = model_check(c, path);
     if (!rc)
-        rc = prompt_read(c, path, 2, TEXT_PROMPT, &r.prompt);
+        rc = find_format(&r, path);
     if (!rc)
-        rc = prompt_fits(c, r.prompt.n);
-    if (!rc)
+        rc = c->opts.out ? open_batch(&r, path) : read_prompt(&r, path);
+    if (!rc && !r.batch)
         rc = draw_seed(c, &c->opts);
-    if (!rc)
+    if (!rc && !r.batch)
         rc = profile_begin(c, &r.profile);
-    if (!rc)
+    if (!rc && (!r.batch || batch_left(r.batch)))
         rc = open_and_generate(&r, path);
+    else if (!rc)
+        rc = batch_run(r.batch, &r.by);
+    turn_close(&r.turn);
+    speaker_close(&r.by);
+    batch_close(r.batch);
+    waste_tokenizer_close(r.own);
     free(r.prompt.id);
     return rc;
 }

@@ -1,8 +1,11 @@
 #include "cli/turn.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+
+#include "cli/load.h"
 
 enum {
     NEAR = 8, /* positions: a state so close behind a kept one is not worth a pass of its own */
@@ -49,9 +52,10 @@ int turn_open_ids(struct turn *t, struct speaker *by, const int32_t *ids, size_t
     return answer_open(&t->answer, stop, n_stop, true, e);
 }
 
-static int library_said(waste_status st, struct err *e)
+/* ctx NULL: this thread's last failure. */
+static int library_said(waste_status st, const waste_ctx *ctx, struct err *e)
 {
-    const char *detail = waste_error_detail(NULL);
+    const char *detail = waste_error_detail(ctx);
     int code = st == WASTE_E_OOM           ? ERR_NOMEM
                : st == WASTE_E_UNSUPPORTED ? ERR_UNSUPPORTED
                : st == WASTE_E_LIMIT       ? ERR_LIMIT
@@ -89,7 +93,7 @@ int turn_open_request(struct turn *t, struct speaker *by, const char *json, size
     if (st == WASTE_OK)
         st = waste_reply_open(t->prompt, &t->reply);
     if (st != WASTE_OK)
-        return library_said(st, e);
+        return library_said(st, NULL, e);
     t->ids = info.ids;
     t->n_ids = info.n_ids;
     return take_ends(t, &info, e);
@@ -105,6 +109,35 @@ void turn_keep_long(struct turn *t, int32_t message)
         if (info.ends[i].message == message)
             t->n_system = info.ends[i].n_ids;
     }
+}
+
+void turn_show_reasoning(struct turn *t)
+{
+    struct cli *c = t->by->c;
+    bool hidden = c->opts.hide_thinking || c->opts.quiet || c->opts.json;
+
+    if (t->reasoning.len && !hidden) {
+        term_clear_line(&c->term);
+        if (!t->thinking)
+            fputs(c->term.color ? term_style(&c->term, STYLE_DIM) : "[thinking]\n", stderr);
+        t->thinking = true;
+        say_text(t->reasoning.text, t->reasoning.len);
+        fflush(stderr);
+    }
+    if (t->answer.len)
+        turn_end_reasoning(t);
+}
+
+void turn_end_reasoning(struct turn *t)
+{
+    struct cli *c = t->by->c;
+
+    if (!t->thinking)
+        return;
+    t->thinking = false;
+    fprintf(stderr, "%s\n%s", term_style(&c->term, STYLE_PLAIN),
+            c->term.color ? "\n" : "[answer]\n");
+    fflush(stderr);
 }
 
 void turn_close(struct turn *t)
@@ -213,7 +246,7 @@ static int read_reply(struct turn *t, int32_t token, bool last)
     if (st == WASTE_OK && take_events(t, ev, n))
         return t->err.code;
     if (st != WASTE_OK)
-        return library_said(st, &t->err);
+        return library_said(st, NULL, &t->err);
     return answer_feed(&t->answer, t->response.text ? t->response.text : "", t->response.len, last,
                        &t->err);
 }
@@ -467,7 +500,44 @@ int draw_seed(struct cli *c, struct opts *o)
     return 0;
 }
 
-int speaker_sampling(struct speaker *s, const struct opts *o, uint32_t stream)
+void choose_checkpoints(struct cli *c, const char *path, int most)
+{
+    waste_plan plan = {.size = sizeof(plan)};
+    waste_cfg cfg;
+    waste_opts opts;
+
+    if (c->opts.checkpoints >= 0)
+        return;
+    for (c->opts.checkpoints = most; c->opts.checkpoints; c->opts.checkpoints--) {
+        model_settings(c, &cfg, &opts);
+        if (waste_plan_ex(path, &cfg, &opts, &plan) != WASTE_OK ||
+            (plan.fits && plan.mem.floor_bytes <= plan.usable_ram_bytes / 4 * 3))
+            break;
+    }
+    if (c->opts.checkpoints < most)
+        note(c, "states   memory has room for %d to go back to, not the usual %d",
+             (int)c->opts.checkpoints, most);
+}
+
+int speaker_store(struct speaker *s, const char *dir)
+{
+    struct cli *c = s->c;
+    waste_store_cfg cfg;
+    waste_status st;
+
+    waste_store_cfg_init(&cfg);
+    cfg.dir = dir;
+    cfg.dir_bytes = c->opts.state_disk;
+    st = waste_store_open(s->ctx, &cfg, &s->store);
+    if (st == WASTE_OK)
+        return 0;
+    if (!dir || c->opts.state_dir)
+        return fail_status(c, st, s->ctx, dir ? dir : "states");
+    note(c, "waste: warning: states are not kept in files: %s", waste_error_detail(s->ctx));
+    return speaker_store(s, NULL);
+}
+
+int speaker_sampling(struct speaker *s, const struct opts *o, uint32_t stream, struct err *e)
 {
     waste_sampling p;
     waste_status st;
@@ -492,7 +562,7 @@ int speaker_sampling(struct speaker *s, const struct opts *o, uint32_t stream)
         p.n_stop = 1;
     }
     st = waste_session_sampling(s->session, &p);
-    return st == WASTE_OK ? 0 : fail_status(s->c, st, s->ctx, "sampling");
+    return st == WASTE_OK ? 0 : library_said(st, s->ctx, e);
 }
 
 void banner_sampling(struct cli *c)

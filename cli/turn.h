@@ -39,6 +39,8 @@ enum end {
 const char *end_name(enum end end); /* for programs: "stop_id" */
 const char *end_text(enum end end); /* for people: "the model" */
 
+enum { TOKENS_DEFAULT = 128 }; /* of `run`, without -n */
+
 struct piece { /* not NUL-terminated */
     char *text;
     size_t len, room;
@@ -63,6 +65,7 @@ struct turn {
     uint32_t n_generated;
     struct answer answer;             /* kept whole */
     struct piece reasoning, response; /* of this token; response: before the stop strings */
+    bool thinking;                    /* is being shown */
     enum end end;
     double prefill_s, decode_s;
     waste_counters before;          /* the running step */
@@ -86,6 +89,12 @@ void turn_close(struct turn *t); /* fine on a zeroed one */
  * for its last token. */
 void turn_run(struct turn *t);
 
+/* What a `show` does with reasoning: on standard error, dimmed where that can be; nothing under
+ * --quiet, --json and --hide-thinking. The first text of the answer ends it; call the second at the
+ * end. */
+void turn_show_reasoning(struct turn *t);
+void turn_end_reasoning(struct turn *t);
+
 /* END_ERROR: say so; returns an exit code. */
 int turn_fail(const struct turn *t, const char *what);
 
@@ -102,8 +111,14 @@ int speaker_open(struct speaker *s, struct cli *c);
 int speaker_chat(struct speaker *s, const char *path, const char *effort, char why[256]);
 void speaker_close(struct speaker *s); /* chat and store */
 
+/* Keep states: in memory, as far as --checkpoints has room, and in files in dir, unless it is NULL.
+ * One that cannot be used is an error if it is --state-dir, and otherwise done without. */
+int speaker_store(struct speaker *s, const char *dir);
+/* --checkpoints, if it was not given: `most`, or as many as there is room for. */
+void choose_checkpoints(struct cli *c, const char *path, int most);
+
 /* How the session chooses tokens, from the options. stream numbers the answers to one request. */
-int speaker_sampling(struct speaker *s, const struct opts *o, uint32_t stream);
+int speaker_sampling(struct speaker *s, const struct opts *o, uint32_t stream, struct err *e);
 void banner_sampling(struct cli *c);
 /* One that was not given, where one is needed: 53 bits, so that every JSON reader gives it back. */
 int draw_seed(struct cli *c, struct opts *o);

@@ -18,14 +18,16 @@ static const struct command {
     unsigned min_args, max_args; /* positionals after the name */
     const char *args, *summary, *text, *examples;
 } commands[] = {
-    {"run", CMD_RUN, cmd_run, 1, 2, "MODEL [PROMPT]", "continue a text",
-     "The prompt is an argument, --file, or what is piped in; newlines at the end of a\n"
-     "file or of piped text are removed. The answer goes to standard output as it is\n"
+    {"run", CMD_RUN, cmd_run, 1, 2, "MODEL [PROMPT]", "answer a prompt, or continue a text",
+     "A model that has a chat format answers in it; --raw, and models without one, continue\n"
+     "the text. The prompt is an argument, --file, or what is piped in; newlines at the end of\n"
+     "a file or of piped text are removed. The answer goes to standard output as it is\n"
      "made, everything else to standard error. Ctrl-C ends the answer, a second one\n"
      "the program. On a terminal, control characters of the answer become \\xNN.",
      "  waste run demo-synth.waste \"Once upon a time\" -n 60\n"
      "  waste run k3.waste --file question.txt --budget 46G --temp 0.7 --stop END\n"
-     "  echo 2 + 2 = | waste run k3.waste --json -n 4\n"},
+     "  echo 2 + 2 = | waste run k3.waste --raw --json -n 4\n"
+     "  waste run k3.waste --file prompts.jsonl --out answers.jsonl\n"},
     {"chat", CMD_CHAT, cmd_chat, 1, 1, "MODEL", "talk with a model",
      "A message is a line; \"\"\" begins and ends one of several, and a line that ends in \\\n"
      "goes on. /help lists the commands: /retry, /edit, /undo, /save, /load, ... Answers go to\n"
