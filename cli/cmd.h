@@ -6,6 +6,7 @@
 #include "cli/say.h"
 
 int cmd_chat(struct cli *c);
+int cmd_config(struct cli *c);
 int cmd_run(struct cli *c);
 int cmd_eval(struct cli *c);
 int cmd_tokenize(struct cli *c);

@@ -316,6 +316,8 @@ int cmd_chat(struct cli *c)
         rc = model_check(c, path);
     if (!rc)
         rc = check_speaks(c, path);
+    if (!opts_given(&c->opts, "learn") && !opts_given(&c->opts, "no-learn"))
+        c->opts.learn = true;
     if (!rc)
         rc = draw_seed(c, &c->opts);
     if (!rc && talk_open(&chat.talk, c->opts.system, c->opts.think, &e))

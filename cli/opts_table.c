@@ -62,6 +62,8 @@ const struct opt opts_table[] = {
      .env = "WASTE_DUMP_ROUTE", .help = "write which experts each token took"},
     {"learn", 0, OPT_SET, GROUP_MEMORY, RUNS, FIELD(learn),
      .help = "at the end, add the experts used to the hotlist, which the next run reads early"},
+    {"no-learn", 0, OPT_CLEAR, GROUP_MEMORY, RUNS, FIELD(learn),
+     .help = "do not (the default, but in chat)"},
     {"usage", 0, OPT_TEXT, GROUP_MEMORY, RUNS, FIELD(usage), .value = "PATH", .env = "WASTE_USAGE",
      .help = "the hotlist (usage.waste in MODEL; where that cannot be written, a file in the "
              "cache directory)"},
@@ -199,6 +201,10 @@ const struct opt opts_table[] = {
      .help = "one JSON object on standard output; an error is one on standard error",
      .other = OTHER({CMD_RUN, "a JSON object for each token on standard output, then one with all; "
                               "an error is one on standard error"})},
+    {"config", 0, OPT_TEXT, GROUP_OUTPUT, CMD_ALL & ~(CMD_HELP | CMD_VERSION), FIELD(config),
+     .value = "FILE", .help = "options from here ($XDG_CONFIG_HOME/waste/config)"},
+    {"no-config", 0, OPT_CLEAR, GROUP_OUTPUT, CMD_ALL & ~(CMD_HELP | CMD_VERSION),
+     FIELD(configured), .help = "from no file"},
     {"quiet", 'q', OPT_SET, GROUP_OUTPUT, CMD_ALL, FIELD(quiet),
      .help = "nothing on standard error but errors"},
     {"color", 0, OPT_COLOR, GROUP_OUTPUT, CMD_ALL, FIELD(color), 1,

@@ -34,6 +34,7 @@ struct cli {
     /* For the bar, while a prompt takes many calls: tokens before this one and altogether, and
      * bytes read before it. */
     uint64_t prompt_done, prompt_total, prompt_bytes;
+    char config_path[PATH_MAX]; /* of the file that options are from; "" = none */
     char drive_notes[PATH_MAX]; /* the file of waste_opts.drive_notes; "" = none */
     const char *prompt_label; /* not NULL: it is no prompt but this, and total 0 is not known yet */
 };
