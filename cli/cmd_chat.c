@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/chat.h"
+#include "cli/slash.h"
 #include "cli/load.h"
 #include "cli/places.h"
 

@@ -18,16 +18,16 @@
 #include <wchar.h>
 #else
 typedef struct editline EditLine;
-typedef struct history History;
 #endif
 
 enum { HISTORY_LINES = 1000 }; /* that are offered */
 
 struct lines {
-    EditLine *el; /* NULL: lines are read plainly */
-    History *history;
-    int history_fd; /* -1: none */
-    bool asks;      /* a prompt is of use */
+    EditLine *el;                  /* NULL: lines are read plainly */
+    char *history[HISTORY_LINES];  /* what was typed, the oldest first */
+    unsigned n_history, looked_at; /* looked_at: an index, while lines are recalled */
+    int history_fd;                /* -1: none */
+    bool asks;                     /* a prompt is of use */
     const char *prompt;
     char *bytes; /* read and not yet given out */
     size_t at, len, room;
@@ -126,10 +126,29 @@ static int next_char(EditLine *el, wchar_t *out)
     }
 }
 
+/* Remember a line of len bytes, unless it is the one before once more. */
+static void remember(struct lines *l, const char *line, size_t len)
+{
+    const char *last = l->n_history ? l->history[l->n_history - 1] : "";
+    char *copy;
+
+    while (len && strchr("\r\n", line[len - 1]))
+        len--;
+    if (!len || (strlen(last) == len && !memcmp(last, line, len)))
+        return;
+    copy = strndup(line, len);
+    if (!copy)
+        return;
+    if (l->n_history == HISTORY_LINES) {
+        free(l->history[0]);
+        memmove(l->history, l->history + 1, --l->n_history * sizeof(*l->history));
+    }
+    l->history[l->n_history++] = copy;
+}
+
 static enum lines_got edited_line(struct lines *l, const char *prefill, const char **line,
                                   size_t *len)
 {
-    HistEvent ev;
     int n;
 
     el_resize(l->el);
@@ -143,12 +162,10 @@ static enum lines_got edited_line(struct lines *l, const char *prefill, const ch
     *len = (size_t)n;
     while (*len && ((*line)[*len - 1] == '\n' || (*line)[*len - 1] == '\r'))
         --*len;
-    if (l->history && *len) {
-        history(l->history, &ev, H_ENTER, *line);
-        if (l->history_fd >= 0 && write(l->history_fd, *line, (size_t)n) != n) {
-            close(l->history_fd);
-            l->history_fd = -1;
-        }
+    remember(l, *line, *len);
+    if (l->history_fd >= 0 && *len && write(l->history_fd, *line, (size_t)n) != n) {
+        close(l->history_fd);
+        l->history_fd = -1;
     }
     return LINES_MESSAGE;
 }
@@ -160,38 +177,39 @@ static void know_utf8(void)
         setlocale(LC_CTYPE, "C.UTF-8");
 }
 
-/* The last lines of the file. */
-static void history_load(struct lines *l, FILE *f)
+/* What libedit asks of a history. Its own would do; but in a program that is linked from static
+ * libraries its history_init meets another function of this name. */
+static int recall(void *of, HistEvent *ev, int op, ...)
 {
-    char *line = NULL;
-    size_t room = 0;
-    unsigned n = 0;
-    HistEvent ev;
+    struct lines *l = of;
+    unsigned at = l->looked_at;
 
-    while (getline(&line, &room, f) > 0)
-        n++;
-    rewind(f);
-    for (unsigned i = 0; getline(&line, &room, f) > 0; i++) {
-        if (n - i <= HISTORY_LINES)
-            history(l->history, &ev, H_ENTER, line);
-    }
-    free(line);
+    if (op == H_FIRST) /* the newest */
+        at = l->n_history - 1;
+    else if (op == H_LAST)
+        at = 0;
+    else if (op == H_NEXT)
+        at--;
+    else if (op == H_PREV)
+        at++;
+    else if (op != H_CURR)
+        return -1;
+    if (at >= l->n_history)
+        return -1;
+    l->looked_at = at;
+    ev->num = (int)at;
+    ev->str = l->history[at];
+    return 0;
 }
 
 static void history_open(struct lines *l, const char *path, char why[256])
 {
     struct stat st;
-    HistEvent ev;
+    char *line = NULL;
+    size_t room = 0;
+    ssize_t len;
     FILE *f;
 
-    l->history = history_init();
-    if (!l->history)
-        return;
-    history(l->history, &ev, H_SETSIZE, HISTORY_LINES);
-    history(l->history, &ev, H_SETUNIQUE, 1);
-    el_set(l->el, EL_HIST, history, l->history);
-    if (!path)
-        return;
     l->history_fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0600);
     if (l->history_fd < 0 || fstat(l->history_fd, &st) || !S_ISREG(st.st_mode)) {
         snprintf(why, 256, "%s: %s", path, l->history_fd < 0 ? strerror(errno) : "not a file");
@@ -201,10 +219,11 @@ static void history_open(struct lines *l, const char *path, char why[256])
         return;
     }
     f = fopen(path, "re");
-    if (f) {
-        history_load(l, f);
+    while (f && (len = getline(&line, &room, f)) > 0)
+        remember(l, line, (size_t)len);
+    free(line);
+    if (f)
         fclose(f);
-    }
 }
 
 static void edit_open(struct lines *l, const char *path, char why[256])
@@ -223,7 +242,9 @@ static void edit_open(struct lines *l, const char *path, char why[256])
     el_set(l->el, EL_SIGNAL, 0);
     el_set(l->el, EL_GETCFN, next_char);
     el_set(l->el, EL_BIND, "^R", "em-inc-search-prev", NULL);
-    history_open(l, path, why);
+    el_set(l->el, EL_HIST, recall, l);
+    if (path)
+        history_open(l, path, why);
     el_source(l->el, NULL);
 }
 
@@ -231,8 +252,8 @@ static void edit_close(struct lines *l)
 {
     if (l->el)
         el_end(l->el);
-    if (l->history)
-        history_end(l->history);
+    while (l->n_history)
+        free(l->history[--l->n_history]);
 }
 
 #else

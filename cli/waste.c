@@ -22,22 +22,25 @@ static const struct command {
     const char *args, *summary, *text, *examples;
 } commands[] = {
     {"run", CMD_RUN, cmd_run, 1, 2, "MODEL [PROMPT]", "answer a prompt, or continue a text",
-     "A model that has a chat format answers in it; --raw, and models without one, continue\n"
-     "the text. The prompt is an argument, --file, or what is piped in; newlines at the end of\n"
-     "a file or of piped text are removed. The answer goes to standard output as it is\n"
-     "made, everything else to standard error. Ctrl-C ends the answer, a second one\n"
-     "the program. On a terminal, control characters of the answer become \\xNN.",
+     "A model that has a chat format answers in it; with --raw, and without a\n"
+     "format, the text is continued. The prompt is an argument, --file, or what is\n"
+     "piped in; newlines at the end of a file or of piped text are removed. The\n"
+     "answer goes to standard output as it is made, everything else to standard\n"
+     "error. Ctrl-C ends the answer, a second one the program. On a terminal,\n"
+     "control characters of the answer become \\xNN. With --out the prompt is many\n"
+     "requests, one JSON object a line.",
      "  waste run demo-synth.waste \"Once upon a time\" -n 60\n"
      "  waste run k3.waste --file question.txt --budget 46G --temp 0.7 --stop END\n"
      "  echo 2 + 2 = | waste run k3.waste --raw --json -n 4\n"
      "  waste run k3.waste --file prompts.jsonl --out answers.jsonl\n"},
     {"chat", CMD_CHAT, cmd_chat, 1, 1, "MODEL", "talk with a model",
-     "A message is a line; \"\"\" begins and ends one of several, and a line that ends in \\\n"
-     "goes on. /help lists the commands: /retry, /edit, /undo, /save, /load, ... Answers go to\n"
-     "standard output, everything else to standard error. Ctrl-C stops an answer, and what\n"
-     "there is of it stays; a second one leaves, as the end of input does. What the model\n"
-     "has read is kept, in memory and in files for your eyes only (--no-state-dir: none), so\n"
-     "that it is not read again.",
+     "A message is a line; \"\"\" begins and ends one of several lines, and a line\n"
+     "that ends in \\ goes on. /help lists the commands: /retry, /edit, /undo,\n"
+     "/save, /load ... Answers go to standard output, everything else to standard\n"
+     "error. Ctrl-C stops an answer, and what there is of it stays; a second one\n"
+     "leaves, as the end of input does. What the model has read is kept, in memory\n"
+     "and in files for your eyes only (--no-state-dir: none), so that it is not read\n"
+     "again.",
      "  waste chat kimi-linear.waste --system \"Answer briefly.\"\n"
      "  waste chat k3.waste --budget 46G --think high --temp 0.7\n"
      "  waste chat k3.waste --no-state-dir --no-history\n"},
@@ -109,9 +112,10 @@ static const struct command {
      "  waste synth demo-synth.waste --shape tiny-kimi\n"
      "  waste synth noise.waste --shape kimi-linear-48b --layers 4\n"},
     {"config", CMD_CONFIG, cmd_config, 1, 2, "show [MODEL]", "options in effect, and where from",
-     "Options may stand in a file, $XDG_CONFIG_HOME/waste/config or --config FILE: lines of\n"
-     "\"option = value\", for everything or, below \"[model NAME]\", for one model. Flags beat\n"
-     "variables, those the model's section, that the rest of the file.",
+     "Options may stand in a file, $XDG_CONFIG_HOME/waste/config or --config FILE,\n"
+     "in lines of \"option = value\": for everything or, below \"[model NAME]\", for\n"
+     "one model. Flags beat variables, those beat the model's section, that the rest\n"
+     "of the file.",
      "  waste config show\n"
      "  waste config show k3.waste --temp 0.7\n"},
     {"version", CMD_VERSION, cmd_version, 0, 0, "", "version and build", NULL, NULL},

@@ -1,4 +1,4 @@
-#include "cli/chat.h"
+#include "cli/slash.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,6 +1,6 @@
-/* cli/chat.h - what `waste chat` knows, and its slash commands. */
-#ifndef CLI_CHAT_H
-#define CLI_CHAT_H
+/* cli/slash.h - what `waste chat` knows, and its slash commands. */
+#ifndef CLI_SLASH_H
+#define CLI_SLASH_H
 
 #include "cli/lines.h"
 #include "cli/talk.h"
