@@ -274,10 +274,12 @@ static int check_speaks(struct cli *c, const char *path)
 
 static void greet(struct chat *chat)
 {
-    model_banner(chat->c, chat->by.ctx);
+    if (chat->c->opts.verbose)
+        model_banner(chat->c, chat->by.ctx);
     banner_sampling(chat->c);
-    note(chat->c, "chat     %s format; /help lists the commands, Ctrl-C stops an answer",
-         chat->by.format.name);
+    note(chat->c,
+         "chat     %s format, %u positions; /help lists the commands, Ctrl-C stops an answer",
+         chat->by.format.name, chat->by.ctx_max);
     note(chat->c, "%s", "");
 }
 

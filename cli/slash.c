@@ -197,41 +197,43 @@ static int save(struct chat *chat, char *rest)
 }
 
 /* What a state's file has beside the state; free() it. */
-static char *read_note(struct chat *chat, const char *path, size_t *len)
+static int read_note(struct chat *chat, const char *path, char **out, size_t *len)
 {
     waste_state_info info = {.size = sizeof(info)};
     waste_status st = waste_state_read(path, &info, NULL, 0);
+    const char *detail;
     char *text = NULL;
 
     if (st == WASTE_OK || (st == WASTE_E_ARG && info.note_bytes)) {
         *len = info.note_bytes;
         text = malloc(*len + 1);
-        if (!text) {
-            fail(chat->c, EXIT_MEMORY, NULL, path, "no memory for %zu bytes", *len);
-            return NULL;
-        }
+        if (!text)
+            return fail(chat->c, EXIT_MEMORY, NULL, path, "no memory for %zu bytes", *len);
         st = waste_state_read(path, &info, text, *len);
     }
-    if (st == WASTE_OK)
-        return text;
-    fail_status(chat->c, st, NULL, path);
+    if (st == WASTE_OK) {
+        *out = text;
+        return 0;
+    }
+    detail = waste_error_detail(NULL);
     free(text);
-    return NULL;
+    return fail(chat->c, exit_of_status(st), NULL, path, "%s",
+                detail ? detail : waste_strerror(st));
 }
 
 static int load(struct chat *chat, char *rest)
 {
     struct err e;
-    char *text;
-    size_t len;
+    char *text = NULL;
+    size_t len = 0;
     waste_status st;
     int rc;
 
     if (!*rest)
         return refuse(chat, "/load", "say what: /load FILE");
-    text = read_note(chat, rest, &len);
-    if (!text)
-        return EXIT_RUNTIME;
+    rc = read_note(chat, rest, &text, &len);
+    if (rc)
+        return rc;
     rc = talk_from_note(&chat->talk, text, len, &e);
     free(text);
     if (rc)
