@@ -29,6 +29,7 @@ struct batch {
     struct text text;
     struct request *requests;
     size_t n, n_answered, n_failed;
+    size_t next;       /* request that the next answer in the file is likely of */
     uint64_t settings; /* a hash of the options that answers depend on */
     int fd;
     const char *out;
@@ -117,14 +118,16 @@ static int match(struct batch *b, const char *text, size_t len, size_t line)
 {
     json_t *answer = json_loadb(text, len, JSON_ALLOW_NUL, NULL);
     const char *name = json_string_value(json_object_get(answer, "request"));
-    char ours[17];
-    size_t i = b->n;
+    uint64_t h = name ? strtoull(name, NULL, 16) : 0;
+    size_t i = 0, tried = 0;
 
-    for (i = 0; name && i < b->n; i++) {
-        if (!b->requests[i].answered && !strcmp(hash_name(ours, b->requests[i].hash), name))
+    for (; name && tried < b->n; tried++) {
+        i = (b->next + tried) % b->n;
+        if (!b->requests[i].answered && b->requests[i].hash == h)
             break;
     }
-    if (name && i < b->n) {
+    if (name && tried < b->n) {
+        b->next = i + 1;
         b->requests[i].answered = true;
         b->n_answered++;
         b->n_failed += json_object_get(answer, "error") != NULL;

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli/slash.h"
 #include "cli/load.h"
@@ -175,7 +176,8 @@ static int one_message(struct chat *chat, char *text, size_t len)
     return chat_ask(chat, text, len);
 }
 
-/* Until the end of input. A failure does not end a conversation; the first one is its exit code. */
+/* Until the end of input. A failure does not end a conversation; in a pipe the first one is its
+ * exit code. */
 static int loop(struct chat *chat)
 {
     int rc = 0, worst = 0;
@@ -201,7 +203,7 @@ static int loop(struct chat *chat)
             worst = rc;
         free(text);
     }
-    return worst;
+    return isatty(0) && !(chat->leave && rc) ? 0 : worst;
 }
 
 /* ---- opening ---- */
@@ -264,9 +266,8 @@ static int check_speaks(struct cli *c, const char *path)
     rc = speaker_chat(&s, path, NULL, why);
     if (!rc && !s.chat)
         rc = fail(c, EXIT_UNSUPPORTED, "`waste run` continues texts with it.", path, "%s", why);
-    else if (!rc && c->opts.think && strcmp(c->opts.think, "none") != 0 && !s.format.has_thinking)
-        rc = fail(c, EXIT_UNSUPPORTED, NULL, "--think", "the format of this model (%s) has none",
-                  s.format.name);
+    if (!rc)
+        rc = speaker_check_effort(&s);
     speaker_close(&s);
     waste_tokenizer_close(t);
     return rc;
@@ -318,7 +319,7 @@ int cmd_chat(struct cli *c)
         rc = model_check(c, path);
     if (!rc)
         rc = check_speaks(c, path);
-    if (!opts_given(&c->opts, "learn") && !opts_given(&c->opts, "no-learn"))
+    if (!opts_origin(&c->opts, "learn") && !opts_origin(&c->opts, "no-learn"))
         c->opts.learn = true;
     if (!rc)
         rc = draw_seed(c, &c->opts);

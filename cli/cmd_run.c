@@ -189,6 +189,7 @@ static int generate(struct run *r)
 static int open_and_generate(struct run *r, const char *path)
 {
     struct cli *c = r->c;
+    const char *states = c->opts.states ? c->opts.state_dir : NULL;
     int rc = model_open(c, path, &r->by.ctx);
 
     if (rc)
@@ -198,8 +199,8 @@ static int open_and_generate(struct run *r, const char *path)
         model_banner(c, r->by.ctx);
         rc = speaker_open(&r->by, c);
     }
-    if (!rc && (c->opts.checkpoints > 0 || c->opts.state_dir))
-        rc = speaker_store(&r->by, c->opts.state_dir);
+    if (!rc && (c->opts.checkpoints > 0 || states))
+        rc = speaker_store(&r->by, states);
     if (!rc) {
         rc = r->batch ? batch_run(r->batch, &r->by) : generate(r);
         model_learn(c, r->by.ctx, path);
@@ -216,7 +217,9 @@ static int open_and_generate(struct run *r, const char *path)
 static int find_format(struct run *r, const char *path)
 {
     const struct opts *o = &r->c->opts;
-    const char *asked = o->system ? "--system" : o->think ? "--think" : NULL;
+    const char *asked = opts_origin(o, "system") == FROM_FLAG  ? "--system"
+                        : opts_origin(o, "think") == FROM_FLAG ? "--think"
+                                                               : NULL;
     char why[256] = "the prompt is continued as it is";
     int rc = 0;
 
@@ -227,10 +230,7 @@ static int find_format(struct run *r, const char *path)
     }
     if (!rc && !r->by.chat && asked)
         return fail(r->c, EXIT_USAGE, NULL, asked, "it goes with a chat format, and %s", why);
-    if (!rc && o->think && strcmp(o->think, "none") != 0 && !r->by.format.has_thinking)
-        return fail(r->c, EXIT_UNSUPPORTED, NULL, "--think",
-                    "the format of this model (%s) has none", r->by.format.name);
-    return rc;
+    return rc ? rc : speaker_check_effort(&r->by);
 }
 
 /* What the user says, as a conversation that begins. */

@@ -261,13 +261,13 @@ static int set_value(struct opts *o, const struct opt *opt, const char *text, st
     }
 }
 
-bool opts_given(const struct opts *o, const char *name)
+enum opt_origin opts_origin(const struct opts *o, const char *name)
 {
     for (unsigned i = 0; i < opts_rows; i++) {
         if ((opts_table[i].name || opts_table[i].letter) && is_named(&opts_table[i], name))
-            return o->set[i].origin != FROM_DEFAULT;
+            return o->set[i].origin;
     }
-    return false;
+    return FROM_DEFAULT;
 }
 
 bool opts_in_file(const struct opt *opt)

@@ -180,8 +180,8 @@ bool opts_in_file(const struct opt *opt);
  * understand the option, or calls something else by its name. ERR_ARG. */
 int opts_file(struct opts *o, const char *name, const char *value, unsigned command, struct err *e);
 
-/* Whether anybody set it, in whatever way. */
-bool opts_given(const struct opts *o, const char *name);
+/* Where the value of an option is from. */
+enum opt_origin opts_origin(const struct opts *o, const char *name);
 
 /* Set a number that says how tokens are chosen, by its option's name: "temp", "n". ERR_ARG: there
  * is none of this name, or it cannot have this value. */

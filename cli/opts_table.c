@@ -61,9 +61,9 @@ const struct opt opts_table[] = {
     {NULL, 0, OPT_TEXT, GROUP_MEMORY, RUNS, FIELD(route_trace), .value = "FILE",
      .env = "WASTE_DUMP_ROUTE", .help = "write which experts each token took"},
     {"learn", 0, OPT_SET, GROUP_MEMORY, RUNS, FIELD(learn),
-     .help = "at the end, add the experts used to the hotlist, which the next run reads early"},
-    {"no-learn", 0, OPT_CLEAR, GROUP_MEMORY, RUNS, FIELD(learn),
-     .help = "do not (the default, but in chat)"},
+     .help = "at the end, add the experts used to the hotlist, which the next run reads early "
+             "(chat does)"},
+    {"no-learn", 0, OPT_CLEAR, GROUP_MEMORY, RUNS, FIELD(learn), .help = "do not"},
     {"usage", 0, OPT_TEXT, GROUP_MEMORY, RUNS, FIELD(usage), .value = "PATH", .env = "WASTE_USAGE",
      .help = "the hotlist (usage.waste in MODEL; where that cannot be written, a file in the "
              "cache directory)"},

@@ -1,10 +1,8 @@
 #include "cli/slash.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "cli/nearest.h"
@@ -318,7 +316,10 @@ static int set(struct chat *chat, char *rest)
         return refuse(chat, "/set", "say what and how much: /set temp 0.7");
     if (opts_set(o, rest, value, &e))
         return fail_err(chat->c, &e, "/set");
-    return draw_seed(chat->c, o);
+    if (draw_seed(chat->c, o))
+        return EXIT_RUNTIME;
+    banner_sampling(chat->c);
+    return 0;
 }
 
 /* ---- looking ---- */

@@ -399,7 +399,10 @@ void turn_run(struct turn *t)
     waste_item item = {.size = sizeof(item), .session = t->by->session};
 
     tally_now(&t->begun, t->by->ctx);
-    resume(t);
+    if (t->n_ids > t->by->ctx_max)
+        t->end = END_CONTEXT;
+    if (!t->end)
+        resume(t);
     prefill(t, &item);
     tally_now(&t->fed, t->by->ctx);
     decode(t, &item);
@@ -477,6 +480,19 @@ int speaker_chat(struct speaker *s, const char *path, const char *effort, char w
         return 0;
     }
     return st == WASTE_OK ? 0 : fail_status(s->c, st, NULL, "chat format");
+}
+
+int speaker_check_effort(struct speaker *s)
+{
+    struct opts *o = &s->c->opts;
+
+    if (!o->think || s->format.has_thinking)
+        return 0;
+    if (opts_origin(o, "think") == FROM_FLAG && strcmp(o->think, "none") != 0)
+        return fail(s->c, EXIT_UNSUPPORTED, NULL, "--think",
+                    "the format of this model (%s) has no thinking", s->format.name);
+    o->think = NULL;
+    return 0;
 }
 
 void speaker_close(struct speaker *s)

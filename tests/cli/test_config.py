@@ -102,6 +102,15 @@ def test_a_bad_line_is_named(line, words, config, tmp_path):
     waste("help", env=env, check=0)
 
 
+def test_a_wish_of_the_file_yields_where_it_cannot_be(config):
+    env = config('think = high\nsystem = "Be brief."\n')
+    want = run_lines("demo", "Who?", "-n", 4, "--system", "Be brief.")[1]["text"]
+    assert run_lines("demo", "Who?", "-n", 4, env=env)[1]["text"] == want
+    waste("run", "demo", "--raw", "Who?", "-n", 1, env=env, check=0)
+    waste("run", "demo", "Who?", "--think", "high", env=env, check=6)
+    waste("run", "demo", "Who?", "--raw", "--system", "x", env=env, check=2)
+
+
 def test_a_file_that_was_named_must_be_there(tmp_path):
     assert waste_error("run", "demo", "x", "--config", tmp_path / "no", check=1)
     waste("run", "demo", "x", "-n", 1, env={"XDG_CONFIG_HOME": str(tmp_path)}, check=0)
