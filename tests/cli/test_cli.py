@@ -513,7 +513,7 @@ def test_a_missing_model_is_exit_1(tmp_path):
 
 
 def test_a_missing_model_says_so_once_and_how_to_get_one(tmp_path):
-    for command in ["run", "chat", "config", "eval", "tokenize", "detokenize", "plan", "info", "verify"]:
+    for command in ["run", "eval", "tokenize", "detokenize", "plan", "info", "verify"]:
         args = [] if command in ["plan", "info", "verify"] else ["1"]
         for name in ["/nonexistent", "nonexistent"]:
             error = waste_error(command, name, *args, check=1, cwd=tmp_path)
