@@ -5,6 +5,8 @@
 
 #include "cli/say.h"
 
+int cmd_chat(struct cli *c);
+int cmd_config(struct cli *c);
 int cmd_run(struct cli *c);
 int cmd_eval(struct cli *c);
 int cmd_tokenize(struct cli *c);

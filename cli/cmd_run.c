@@ -1,63 +1,26 @@
-/* cli/cmd_run.c - one generation: prompt in, text out as it comes. */
+/* cli/cmd_run.c - one generation: prompt in, text out as it comes; or, with --out, many. */
 #include "cli/cmd.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
-#include "cli/answer.h"
-#include "cli/estimate.h"
+#include "cli/batch.h"
 #include "cli/load.h"
 #include "cli/prompt.h"
-#include "cli/tally.h"
-#include "cli/units.h"
+#include "cli/talk.h"
+#include "cli/turn.h"
 
-enum { TOKENS_DEFAULT = 128 };
-
-enum end {
-    END_NONE,
-    END_LENGTH,      /* -n */
-    END_ID,          /* the model ended its turn */
-    END_STRING,      /* --stop */
-    END_GRAMMAR,     /* the grammar allows nothing more */
-    END_CONTEXT,     /* no position left */
-    END_INTERRUPTED, /* Ctrl-C */
-    END_OUTPUT,      /* nobody reads any more */
-    END_ERROR,
-};
-
-static const char *const end_name[] = {
-    [END_LENGTH] = "length",        [END_ID] = "stop_id",      [END_STRING] = "stop_string",
-    [END_GRAMMAR] = "grammar",      [END_CONTEXT] = "context", [END_INTERRUPTED] = "interrupted",
-    [END_OUTPUT] = "output_closed", [END_ERROR] = "error",
-};
-
-/* The same for people. */
-static const char *const end_text[] = {
-    [END_LENGTH] = "the limit of -n",   [END_ID] = "the model",
-    [END_STRING] = "the stop text",     [END_GRAMMAR] = "the grammar",
-    [END_CONTEXT] = "a full context",   [END_INTERRUPTED] = "an interrupt",
-    [END_OUTPUT] = "a reader who left", [END_ERROR] = "an error",
-};
+enum { BATCH_CHECKPOINTS = 2 };
 
 struct run {
     struct cli *c;
-    waste_ctx *ctx;
-    waste_session *session;
-    const waste_tokenizer *tokenizer; /* NULL: ids are printed */
+    struct speaker by;
     struct ids prompt;
-    struct text grammar; /* or schema; bytes NULL: none */
-    uint32_t n_prompt;   /* fed so far */
-    uint32_t n_generated, n_max, ctx_max;
-    struct answer answer;
-    enum end end;
-    double prefill_s, decode_s;
-    waste_counters before;   /* the running step */
-    struct tally begun, fed; /* at the start; when the prompt was in */
+    struct turn turn;
+    waste_tokenizer *own; /* the chat format's; it was there before the model */
+    struct batch *batch;  /* --out; NULL */
     struct profile profile;
-    waste_status status; /* what ended it, if END_ERROR; OK: see err */
-    struct err err;
 };
 
 static json_t *token_json(int32_t token, float logprob, const char *text, size_t len, double ms,
@@ -71,229 +34,26 @@ static json_t *token_json(int32_t token, float logprob, const char *text, size_t
                      (json_int_t)(after->bytes_read - before->bytes_read));
 }
 
-/* Show what the answer lets go of. item NULL: it came after the last token. */
-static void show(struct run *r, const waste_item *item, double ms)
+/* item NULL: it came after the last token. */
+static bool show(struct turn *t, const waste_item *item, double ms)
 {
-    const struct answer *a = &r->answer;
+    const struct answer *a = &t->answer;
+    struct run *r = t->user;
     waste_counters now = {.size = sizeof(now)};
     json_t *line;
 
-    if (!r->c->opts.json) {
-        if (a->len && !term_print_text(&r->c->term, a->text, a->len))
-            r->end = END_OUTPUT;
-        return;
-    }
+    turn_show_reasoning(t);
+    if (!r->c->opts.json)
+        return !a->len || term_print_text(&r->c->term, a->text, a->len);
     if (item) {
-        waste_get_counters(r->ctx, &now);
-        line = token_json(item->token, item->logprob, a->text, a->len, ms, &r->before, &now);
+        waste_get_counters(r->by.ctx, &now);
+        line = token_json(item->token, item->logprob, a->text, a->len, ms, &t->before, &now);
     } else {
         line = json_pack("{s:n, s:o}", "token", "text", json_text(a->text, a->len));
     }
-    if (say_json(r->c, line))
-        r->end = END_OUTPUT;
-}
-
-/* The bytes of a token; its number where the container has no tokenizer. */
-static const char *token_bytes(const struct run *r, int32_t token, char number[16], size_t *len)
-{
-    const char *bytes;
-
-    if (!r->tokenizer) {
-        *len = (size_t)snprintf(number, 16, "%s%d", r->n_generated > 1 ? " " : "", token);
-        return number;
-    }
-    if (waste_token_bytes(r->tokenizer, token, &bytes, len) == WASTE_OK)
-        return bytes;
-    *len = 0;
-    return "";
-}
-
-/* A token was chosen: show it, and decide whether it was the last. */
-static void deliver(struct run *r, const waste_item *item, double ms)
-{
-    bool stop_id = item->stop == WASTE_STOP_ID, last;
-    const char *bytes = "";
-    size_t len = 0;
-    char number[16];
-
-    r->n_generated++;
-    last = item->stop || r->n_generated == r->n_max;
-    if (!stop_id)
-        bytes = token_bytes(r, item->token, number, &len);
-    if (answer_feed(&r->answer, bytes, len, last, &r->err)) {
-        r->end = END_ERROR;
-        return;
-    }
-    if (r->answer.matched >= 0)
-        r->end = END_STRING;
-    else if (last)
-        r->end = stop_id ? END_ID : item->stop ? END_GRAMMAR : END_LENGTH;
-    show(r, item, ms);
-}
-
-/* One call of the engine; *ms is what it took. */
-static waste_status step(struct run *r, waste_item *item, double *ms)
-{
-    uint64_t begun = clock_ns();
-    waste_status st;
-
-    r->before.size = sizeof(r->before);
-    waste_get_counters(r->ctx, &r->before);
-    item->n_done = 0;
-    item->token = -1;
-    item->stop = 0;
-    st = waste_step(r->ctx, item, 1);
-    if (st == WASTE_OK)
-        st = item->status;
-    *ms = (double)(clock_ns() - begun) * 1e-6;
-    return st;
-}
-
-static void step_failed(struct run *r, waste_status st)
-{
-    r->status = st;
-    r->end = st == WASTE_E_CANCELLED && term_interrupted() ? END_INTERRUPTED : END_ERROR;
-}
-
-/* Feed the prompt, however many passes that takes; the last one chooses the first token. */
-static void prefill(struct run *r, waste_item *item)
-{
-    struct cli *c = r->c;
-    double ms;
-
-    item->ids = r->prompt.id;
-    item->n_ids = r->prompt.n;
-    c->prompt_total = r->prompt.n;
-    while (!r->end && item->n_ids) {
-        waste_status st = step(r, item, &ms);
-
-        r->prefill_s += ms * 1e-3;
-        item->ids += item->n_done;
-        item->n_ids -= item->n_done;
-        c->prompt_done += item->n_done;
-        r->n_prompt = (uint32_t)c->prompt_done;
-        if (st != WASTE_OK)
-            step_failed(r, st);
-        else if (item->stop == WASTE_STOP_CONTEXT)
-            r->end = END_CONTEXT;
-        else if (!item->n_ids) {
-            bar_end(&c->bar);
-            deliver(r, item, ms);
-        }
-    }
-    bar_end(&c->bar);
-    c->prompt_total = 0;
-}
-
-/* Each token is shown before it is fed. */
-static void decode(struct run *r, waste_item *item)
-{
-    int32_t token;
-    double ms;
-
-    while (!r->end) {
-        waste_status st;
-
-        token = item->token;
-        item->ids = &token;
-        item->n_ids = 1;
-        st = step(r, item, &ms);
-        r->decode_s += ms * 1e-3;
-        if (st != WASTE_OK)
-            step_failed(r, st);
-        else if (item->stop == WASTE_STOP_CONTEXT)
-            r->end = END_CONTEXT;
-        else
-            deliver(r, item, ms);
-    }
-}
-
-/* What memory gives, before the model takes it: half a GiB is touched for 0.3 s. */
-static int profile_begin(struct run *r)
-{
-    struct err e;
-
-    if (!r->c->opts.profile || waste_usable_ram() < (uint64_t)2 << 30)
-        return 0;
-    if (measure_ram(&r->profile.ram_rate, &e) && term_interrupted())
-        return EXIT_INTERRUPTED;
-    return 0;
-}
-
-/* The grammar, as text with a NUL behind it. */
-static int grammar_read(struct run *r)
-{
-    const struct opts *o = &r->c->opts;
-    const char *name = o->grammar ? o->grammar : o->json_schema;
-    char *text;
-    int rc;
-
-    if (o->grammar && o->json_schema)
-        return fail(r->c, EXIT_USAGE, "Choose one.", "--grammar", "given with --json-schema");
-    if (!name)
-        return 0;
-    rc = text_of_file(r->c, name, &r->grammar);
-    if (rc)
-        return rc;
-    text = realloc(r->grammar.bytes, r->grammar.len + 1);
-    if (!text)
-        return fail(r->c, EXIT_MEMORY, NULL, name, "no memory for it");
-    text[r->grammar.len] = '\0';
-    r->grammar.bytes = text;
-    if (strlen(text) != r->grammar.len)
-        return fail(r->c, EXIT_USAGE, NULL, name, "a NUL byte at %zu", strlen(text));
-    return 0;
-}
-
-/* 53 bits, so that every JSON reader gives it back. */
-static int draw_seed(struct cli *c)
-{
-    uint64_t seed;
-
-    if (c->opts.temp <= 0 || c->opts.seed_set)
-        return 0;
-    if (getrandom(&seed, sizeof(seed), 0) != sizeof(seed))
-        return fail(c, EXIT_RUNTIME, "Give one with --seed.", "seed",
-                    "the system has none to give");
-    c->opts.seed = seed >> 11;
-    return 0;
-}
-
-static int set_sampling(struct run *r)
-{
-    const struct opts *o = &r->c->opts;
-    waste_sampling s;
-    waste_status st;
-
-    waste_sampling_init(&s);
-    s.temperature = (float)o->temp;
-    s.top_p = (float)o->top_p;
-    s.min_p = (float)o->min_p;
-    s.seed = o->seed;
-    s.repeat_penalty = (float)o->repeat_penalty;
-    s.presence_penalty = (float)o->presence_penalty;
-    s.frequency_penalty = (float)o->frequency_penalty;
-    s.logit_bias = o->bias;
-    s.n_logit_bias = o->n_bias;
-    if (o->top_k >= 0)
-        s.top_k = (int32_t)o->top_k;
-    if (o->repeat_window >= 0)
-        s.repeat_window = (uint32_t)o->repeat_window;
-    s.grammar = r->grammar.bytes;
-    s.grammar_kind = o->json_schema ? WASTE_GRAMMAR_JSON_SCHEMA : WASTE_GRAMMAR_TEXT;
-    st = waste_session_sampling(r->session, &s);
-    return st == WASTE_OK ? 0 : fail_status(r->c, st, r->ctx, "sampling");
-}
-
-static void banner_sampling(struct cli *c)
-{
-    if (c->opts.temp <= 0)
-        note(c, "choosing the likeliest token");
-    else
-        note(c, "choosing temperature %g, top-p %g, top-k %lld, min-p %g, seed %llu", c->opts.temp,
-             c->opts.top_p, (long long)(c->opts.top_k > 0 ? c->opts.top_k : 0), c->opts.min_p,
-             (unsigned long long)c->opts.seed);
-    note(c, "%s", ""); /* a line between this and the answer */
+    if (line && t->reasoning.len)
+        json_object_set_new(line, "reasoning", json_text(t->reasoning.text, t->reasoning.len));
+    return !say_json(r->c, line);
 }
 
 static double rate(double n, double seconds)
@@ -301,48 +61,72 @@ static double rate(double n, double seconds)
     return seconds > 0 && n > 0 ? n / seconds : 0;
 }
 
-static json_t *summary_json(const struct run *r, const struct tally *d)
+/* What a chat format knows of an answer besides its text. */
+static void add_message(json_t *summary, struct turn *t)
+{
+    json_t *message = t->reply ? turn_message(t) : NULL;
+    json_t *reasoning = json_object_get(message, "reasoning_content");
+    json_t *calls = json_object_get(message, "tool_calls");
+
+    if (t->reply)
+        json_object_set_new(summary, "format", json_string(t->by->format.name));
+    if (t->n_reused)
+        json_object_set_new(summary, "reused_tokens", json_integer((json_int_t)t->n_reused));
+    if (reasoning)
+        json_object_set(summary, "reasoning", reasoning);
+    if (calls)
+        json_object_set(summary, "tool_calls", calls);
+    json_decref(message);
+}
+
+static json_t *summary_json(struct run *r, const struct tally *d)
 {
     const struct opts *o = &r->c->opts;
-    double n_decode = r->n_generated > 1 ? r->n_generated - 1 : 0;
+    struct turn *t = &r->turn;
+    double n_decode = t->n_generated > 1 ? t->n_generated - 1 : 0;
     json_t *s =
         json_pack("{s:b, s:s, s:o, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:o}", "done", 1, "stop",
-                  end_name[r->end], "text",
-                  json_text(r->answer.whole ? r->answer.whole : "", r->answer.whole_len),
-                  "prompt_tokens", (json_int_t)r->prompt.n, "generated_tokens",
-                  (json_int_t)r->n_generated, "prefill_s", r->prefill_s, "decode_s", r->decode_s,
-                  "prefill_tok_per_s", rate(r->n_prompt, r->prefill_s), "tok_per_s",
-                  rate(n_decode, r->decode_s), "temperature", o->temp, "seed", json_u64(o->seed));
+                  end_name(t->end), "text",
+                  json_text(t->answer.whole ? t->answer.whole : "", t->answer.whole_len),
+                  "prompt_tokens", (json_int_t)t->n_ids, "generated_tokens",
+                  (json_int_t)t->n_generated, "prefill_s", t->prefill_s, "decode_s", t->decode_s,
+                  "prefill_tok_per_s", rate((double)t->n_fed, t->prefill_s), "tok_per_s",
+                  rate(n_decode, t->decode_s), "temperature", o->temp, "seed", json_u64(o->seed));
 
     if (s && (tally_json(s, d) ||
               (o->profile && json_object_set_new(s, "profile", profile_json(&r->profile))))) {
         json_decref(s);
         return NULL;
     }
-    if (s && r->grammar.bytes)
-        json_object_set_new(s, "complete",
-                            json_boolean(waste_session_grammar(r->session) > WASTE_GRAMMAR_CUT));
-    if (s && r->end == END_STRING)
+    if (s)
+        add_message(s, t);
+    if (s && r->by.grammar.bytes)
+        json_object_set_new(s, "complete", json_boolean(!speaker_cut(&r->by)));
+    if (s && t->end == END_STRING)
         json_object_set_new(
             s, "stop_string",
-            json_text(o->stop[r->answer.matched], strlen(o->stop[r->answer.matched])));
+            json_text(o->stop[t->answer.matched], strlen(o->stop[t->answer.matched])));
     return s;
 }
 
 static void closing_lines(const struct run *r, const struct tally *d)
 {
-    double n_decode = r->n_generated > 1 ? r->n_generated - 1 : 0;
+    const struct turn *t = &r->turn;
+    double n_decode = t->n_generated > 1 ? t->n_generated - 1 : 0;
 
     note(r->c, "%s", "");
-    if (r->n_prompt < r->prompt.n)
-        note(r->c, "prompt   %u of %zu tokens", r->n_prompt, r->prompt.n);
+    if (t->n_reused)
+        note(r->c, "kept     %zu of %zu tokens were read before", t->n_reused, t->n_ids);
+    if (t->n_reused + t->n_fed < t->n_ids)
+        note(r->c, "prompt   %zu of %zu tokens", t->n_fed, t->n_ids);
     else
-        note(r->c, "prompt   %zu tokens, %.2f tok/s", r->prompt.n, rate(r->n_prompt, r->prefill_s));
-    note(r->c, "answer   %u tokens, %.2f tok/s, ended by %s%s%s%s", r->n_generated,
-         rate(n_decode, r->decode_s), end_text[r->end], r->end == END_STRING ? " \"" : "",
-         r->end == END_STRING ? r->c->opts.stop[r->answer.matched] : "",
-         r->end == END_STRING ? "\"" : "");
-    if (r->grammar.bytes && waste_session_grammar(r->session) == WASTE_GRAMMAR_CUT)
+        note(r->c, "prompt   %zu tokens, %.2f tok/s", t->n_fed,
+             rate((double)t->n_fed, t->prefill_s));
+    note(r->c, "answer   %u tokens, %.2f tok/s, ended by %s%s%s%s", t->n_generated,
+         rate(n_decode, t->decode_s), end_text(t->end), t->end == END_STRING ? " \"" : "",
+         t->end == END_STRING ? r->c->opts.stop[t->answer.matched] : "",
+         t->end == END_STRING ? "\"" : "");
+    if (speaker_cut(&r->by))
         note(r->c, "%s", "         cut: the beginning of what the grammar allows");
     tally_lines(r->c, d);
     if (r->c->opts.profile)
@@ -352,114 +136,196 @@ static void closing_lines(const struct run *r, const struct tally *d)
 /* What the run took; its profile, too. */
 static struct tally add_up(struct run *r)
 {
+    const struct turn *t = &r->turn;
     waste_engine engine = {.size = sizeof(engine)};
     waste_memplan mem = {0};
-    struct tally now;
 
-    tally_now(&now, r->ctx);
-    waste_engine_info(r->ctx, &engine);
-    waste_memory_used(r->ctx, &mem);
-    r->profile.prefill = tally_between(&r->begun, &r->fed);
-    r->profile.decode = tally_between(&r->fed, &now);
+    waste_engine_info(r->by.ctx, &engine);
+    waste_memory_used(r->by.ctx, &mem);
+    r->profile.prefill = tally_between(&t->begun, &t->fed);
+    r->profile.decode = tally_between(&t->fed, &t->ended);
     r->profile.trunk = mem.trunk_bytes;
     r->profile.record = engine.frame_bytes;
-    return tally_between(&r->begun, &now);
-}
-
-/* What was still held back when it ended between two tokens. */
-static void show_tail(struct run *r)
-{
-    if (r->end != END_INTERRUPTED && r->end != END_CONTEXT && r->end != END_ERROR)
-        return;
-    if (!answer_feed(&r->answer, "", 0, true, &r->err) && r->answer.len)
-        show(r, NULL, 0);
+    return tally_between(&t->begun, &t->ended);
 }
 
 static int finish(struct run *r)
 {
     struct cli *c = r->c;
+    struct turn *t = &r->turn;
     struct tally d = add_up(r);
 
-    show_tail(r);
-    if (r->n_generated && r->end != END_OUTPUT && !c->opts.json && !term_print(&c->term, "\n", 1))
-        r->end = END_OUTPUT;
-    if (r->end != END_OUTPUT && c->opts.json && say_json(c, summary_json(r, &d)))
-        r->end = END_OUTPUT;
+    turn_end_reasoning(t);
+    if (t->n_generated && t->end != END_OUTPUT && !c->opts.json && !term_print(&c->term, "\n", 1))
+        t->end = END_OUTPUT;
+    if (t->end != END_OUTPUT && c->opts.json && say_json(c, summary_json(r, &d)))
+        t->end = END_OUTPUT;
     closing_lines(r, &d);
-    if (r->end == END_CONTEXT)
-        note(c, "The context of %u positions is full; --ctx sets more.", r->ctx_max);
-    if (r->end == END_ERROR && r->status == WASTE_OK)
-        return fail_err(c, &r->err, "run");
-    if (r->end == END_ERROR)
-        return fail_status(c, r->status, r->ctx, "run");
-    if (r->end == END_OUTPUT)
+    if (t->end == END_CONTEXT)
+        note(c, "The context of %u positions is full; --ctx sets more.", r->by.ctx_max);
+    if (t->end == END_ERROR)
+        return turn_fail(t, "run");
+    if (t->end == END_OUTPUT)
         return c->opts.json ? EXIT_RUNTIME : fail_output(c);
-    return r->end == END_INTERRUPTED ? EXIT_INTERRUPTED : 0;
+    return t->end == END_INTERRUPTED ? EXIT_INTERRUPTED : 0;
 }
 
 static int generate(struct run *r)
 {
-    waste_item item = {.size = sizeof(item), .want = WASTE_WANT_TOKEN};
-    int rc;
+    struct opts *o = &r->c->opts;
+    struct turn *t = &r->turn;
+    struct err e;
 
-    r->session = item.session = waste_session_default(r->ctx);
-    r->tokenizer = waste_tokenizer_of(r->ctx);
-    rc = set_sampling(r);
-    if (rc)
-        return rc;
+    if (speaker_sampling(&r->by, o, 0, &e))
+        return fail_err(r->c, &e, "sampling");
     banner_sampling(r->c);
-    tally_now(&r->begun, r->ctx);
-    prefill(r, &item);
-    tally_now(&r->fed, r->ctx);
-    decode(r, &item);
+    if (r->by.chat)
+        note(r->c, "chat     %s format; --raw continues the text as it is", r->by.format.name);
+    note(r->c, "%s", ""); /* a line between this and the answer */
+    t->n_max = o->n_tokens ? (uint32_t)o->n_tokens : TOKENS_DEFAULT;
+    t->show = show;
+    t->user = r;
+    turn_run(t);
+    speaker_keep(&r->by, 0);
     return finish(r);
 }
 
 static int open_and_generate(struct run *r, const char *path)
 {
-    waste_model_info info;
-    int rc = model_open(r->c, path, &r->ctx);
+    struct cli *c = r->c;
+    const char *states = c->opts.states ? c->opts.state_dir : NULL;
+    int rc = model_open(c, path, &r->by.ctx);
 
     if (rc)
         return rc;
-    rc = ids_check(r->c, r->ctx, r->prompt.id, r->prompt.n);
+    rc = ids_check(c, r->by.ctx, r->prompt.id, r->prompt.n);
     if (!rc) {
-        model_banner(r->c, r->ctx);
-        if (waste_model_get_info(r->ctx, &info) == WASTE_OK)
-            r->ctx_max = info.ctx_max;
-        rc = generate(r);
-        model_learn(r->c, r->ctx, path);
+        model_banner(c, r->by.ctx);
+        rc = speaker_open(&r->by, c);
     }
-    model_close(r->ctx);
+    if (!rc && (c->opts.checkpoints > 0 || states))
+        rc = speaker_store(&r->by, states);
+    if (!rc) {
+        rc = r->batch ? batch_run(r->batch, &r->by) : generate(r);
+        model_learn(c, r->by.ctx, path);
+    }
+    turn_close(&r->turn);
+    speaker_close(&r->by);
+    model_close(r->by.ctx);
+    return rc;
+}
+
+/* ---- before the model is opened ---- */
+
+/* How it speaks, unless the prompt is to be continued as it is. */
+static int find_format(struct run *r, const char *path)
+{
+    const struct opts *o = &r->c->opts;
+    const char *asked = opts_origin(o, "system") == FROM_FLAG  ? "--system"
+                        : opts_origin(o, "think") == FROM_FLAG ? "--think"
+                                                               : NULL;
+    char why[256] = "the prompt is continued as it is";
+    int rc = 0;
+
+    if (!o->raw && !o->ids && !o->bos && !(o->markup_set && o->markup) &&
+        waste_tokenizer_open(path, &r->own) == WASTE_OK) {
+        r->by.tokenizer = r->own;
+        rc = speaker_chat(&r->by, path, NULL, why);
+    }
+    if (!rc && !r->by.chat && asked)
+        return fail(r->c, EXIT_USAGE, NULL, asked, "it goes with a chat format, and %s", why);
+    return rc ? rc : speaker_check_effort(&r->by);
+}
+
+/* What the user says, as a conversation that begins. */
+static int read_message(struct run *r)
+{
+    struct cli *c = r->c;
+    struct opts *o = &c->opts;
+    struct text text = {.bytes = NULL};
+    struct talk talk = {.messages = NULL};
+    char *request = NULL;
+    struct err e;
+    int rc = text_read(c, 2, &text);
+
+    if (rc)
+        return rc;
+    if (text.from_file)
+        remove_newlines(&text);
+    if (!text.len)
+        rc = fail(c, EXIT_USAGE, NULL, "run", "the prompt is empty");
+    if (!rc && (talk_open(&talk, o->system, o->think, &e) ||
+                talk_say(&talk, "user", text.bytes, text.len, &e)))
+        rc = fail_err(c, &e, "run");
+    if (!rc && !(request = talk_request(&talk, true)))
+        rc = fail(c, EXIT_MEMORY, NULL, "run", "no memory for the request");
+    if (!rc &&
+        turn_open_request(&r->turn, &r->by, request, strlen(request), o->stop, o->n_stop, &e))
+        rc = fail_err(c, &e, "run");
+    if (!rc && talk.system)
+        turn_keep_long(&r->turn, 0);
+    free(request);
+    free(text.bytes);
+    talk_close(&talk);
+    return rc;
+}
+
+static int read_prompt(struct run *r, const char *path)
+{
+    struct cli *c = r->c;
+    struct err e;
+    int rc;
+
+    if (r->by.chat)
+        rc = read_message(r);
+    else
+        rc = prompt_read(c, path, 2, TEXT_PROMPT, &r->prompt);
+    if (!rc && !r->by.chat &&
+        turn_open_ids(&r->turn, &r->by, r->prompt.id, r->prompt.n, c->opts.stop, c->opts.n_stop,
+                      &e))
+        rc = fail_err(c, &e, "--stop");
+    return rc ? rc : prompt_fits(c, r->turn.n_ids);
+}
+
+static int open_batch(struct run *r, const char *path)
+{
+    int rc;
+
+    if (r->c->opts.ids || r->c->opts.json)
+        return fail(r->c, EXIT_USAGE, NULL, "--out", "it does not go with %s",
+                    r->c->opts.ids ? "--ids" : "--json: the file has the objects");
+    rc = batch_open(&r->batch, r->c);
+    if (!rc)
+        choose_checkpoints(r->c, path, BATCH_CHECKPOINTS);
     return rc;
 }
 
 int cmd_run(struct cli *c)
 {
-    struct run r = {.c = c};
+    struct run r = {.c = c, .by = {.c = c}};
     char path[PATH_MAX];
-    struct err e;
     int rc = model_find(c, c->opts.arg[1], path);
 
-    r.n_max = c->opts.n_tokens ? (uint32_t)c->opts.n_tokens : TOKENS_DEFAULT;
     if (!rc)
         rc = model_check(c, path);
     if (!rc)
-        rc = prompt_read(c, path, 2, TEXT_PROMPT, &r.prompt);
+        rc = find_format(&r, path);
     if (!rc)
-        rc = prompt_fits(c, r.prompt.n);
+        rc = c->opts.out ? open_batch(&r, path) : read_prompt(&r, path);
     if (!rc)
-        rc = grammar_read(&r);
-    if (!rc)
-        rc = draw_seed(c);
-    if (!rc)
-        rc = profile_begin(&r);
-    if (!rc && answer_open(&r.answer, c->opts.stop, c->opts.n_stop, c->opts.json, &e))
-        rc = fail_err(c, &e, "--stop");
-    if (!rc)
+        rc = speaker_grammar(&r.by, c);
+    if (!rc && !r.batch)
+        rc = draw_seed(c, &c->opts);
+    if (!rc && !r.batch)
+        rc = profile_begin(c, &r.profile);
+    if (!rc && (!r.batch || batch_left(r.batch)))
         rc = open_and_generate(&r, path);
-    answer_close(&r.answer);
+    else if (!rc)
+        rc = batch_run(r.batch, &r.by);
+    turn_close(&r.turn);
+    speaker_close(&r.by);
+    batch_close(r.batch);
+    waste_tokenizer_close(r.own);
     free(r.prompt.id);
-    free(r.grammar.bytes);
     return rc;
 }

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "cli/places.h"
 #include "cli/units.h"
 
 static bool exists(const char *path)
@@ -149,21 +150,6 @@ static void on_log(int level, const char *text, void *user)
         note(user, "waste: %s: %s", names[level], text);
 }
 
-/* $XDG_CACHE_HOME/waste/drives, or ~/.cache/waste/drives. */
-static void find_drive_notes(struct cli *c)
-{
-    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME"), *sub = "";
-
-    if (!cache || *cache != '/') { /* as its specification has it */
-        cache = home;
-        sub = "/.cache";
-    }
-    if (!cache || *cache != '/' ||
-        snprintf(c->drive_notes, sizeof(c->drive_notes), "%s%s/waste/drives", cache, sub) >=
-            (int)sizeof(c->drive_notes))
-        c->drive_notes[0] = '\0';
-}
-
 void model_settings(struct cli *c, waste_cfg *cfg, waste_opts *opts)
 {
     const struct opts *o = &c->opts;
@@ -185,10 +171,10 @@ void model_settings(struct cli *c, waste_cfg *cfg, waste_opts *opts)
     opts->cpu_level = o->cpu_level;
     opts->policy = o->policy;
     opts->route_trace = o->route_trace;
+    opts->checkpoints = o->checkpoints > 0 ? (uint32_t)o->checkpoints : 0;
     if (o->max_rows)
         opts->max_rows = (uint32_t)o->max_rows;
-    find_drive_notes(c);
-    opts->drive_notes = c->drive_notes[0] ? c->drive_notes : NULL;
+    opts->drive_notes = place_of(PLACE_CACHE, "drives", c->drive_notes) ? c->drive_notes : NULL;
     opts->progress = on_progress;
     opts->log = on_log;
     opts->user = c;
@@ -226,43 +212,23 @@ static int fail_budget(struct cli *c, const char *path, const waste_cfg *cfg,
     return fail(c, EXIT_MEMORY, hint, path, "%s", text);
 }
 
-/* DIR/waste, where DIR is the user's cache directory; false if there is none. */
-static bool cache_dir(char out[PATH_MAX])
-{
-    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-
-    if (cache && *cache == '/') /* the standard ignores relative ones */
-        return snprintf(out, PATH_MAX, "%s/waste", cache) < PATH_MAX;
-    return home && *home && snprintf(out, PATH_MAX, "%s/.cache/waste", home) < PATH_MAX;
-}
-
 /* Where the hotlist of the model at `path` is: NULL, in the container. Otherwise perhaps in out. */
 static const char *usage_path(const struct cli *c, const char *path, char out[PATH_MAX])
 {
-    char dir[PATH_MAX], whole[PATH_MAX];
+    char whole[PATH_MAX], file[NAME_MAX + 8];
     const char *name;
     size_t len;
 
     if (c->opts.usage)
         return c->opts.usage;
-    if (!access(path, W_OK) || !cache_dir(dir) || !realpath(path, whole))
+    if (!access(path, W_OK) || !realpath(path, whole))
         return NULL;
     name = strrchr(whole, '/') + 1;
     len = strlen(name);
     if (len > 6 && !strcmp(name + len - 6, ".waste"))
         len -= 6;
-    return snprintf(out, PATH_MAX, "%s/%.*s.usage", dir, (int)len, name) < PATH_MAX ? out : NULL;
-}
-
-/* The directories above a file, as far as they can be made. */
-static void make_parents(const char *path)
-{
-    char dir[PATH_MAX];
-
-    for (const char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
-        snprintf(dir, sizeof(dir), "%.*s", (int)(slash - path), path);
-        mkdir(dir, 0700);
-    }
+    snprintf(file, sizeof(file), "%.*s.usage", (int)len, name);
+    return place_of(PLACE_CACHE, file, out) ? out : NULL;
 }
 
 void model_learn(struct cli *c, waste_ctx *ctx, const char *path)

@@ -17,7 +17,7 @@ enum { PREFIX = sizeof("WASTE_") - 1 };
 /* Names of the documents that this version does not have; "unknown" would send people searching
  * for a spelling. */
 static const char *const later_options[] = {
-    "config", "image", "image-patches", "logprobs", "sampling", "system", "think", "tools",
+    "image", "image-patches", "logprobs", "sampling", "tools",
 };
 static const char *const later_variables[] = {"WASTE_MLOCK"};
 static const char *const server_variables[] = {"WASTE_LIB", "WASTE_API_KEY"};
@@ -33,6 +33,11 @@ void opts_init(struct opts *o)
         .top_p = 1,
         .repeat_penalty = 1,
         .color = -1,
+        .checkpoints = -1,
+        .state_disk = (uint64_t)8 << 30,
+        .states = true,
+        .history = true,
+        .configured = true,
     };
 }
 
@@ -182,15 +187,34 @@ static int read_stop(struct opts *o, const char *text, struct err *e)
     return 0;
 }
 
+static bool is_named(const struct opt *opt, const char *name)
+{
+    return opt->name ? !strcmp(opt->name, name) : opt->letter && name[0] == opt->letter && !name[1];
+}
+
 static bool takes_value(const struct opt *opt)
 {
     return opt->value != NULL;
+}
+
+/* Where a row's value is from, from now on. A list of a weaker origin is not added to. */
+static void set_origin(struct opts *o, const struct opt *opt)
+{
+    struct opt_from *set = &o->set[opt - opts_table];
+
+    if (set->origin != o->from && opt->kind == OPT_STOP)
+        o->n_stop = 0;
+    if (set->origin != o->from && opt->kind == OPT_BIAS)
+        o->n_bias = 0;
+    *set = (struct opt_from){o->from, o->line};
 }
 
 /* A flag, given on the command line. */
 static void set_flag(struct opts *o, const struct opt *opt)
 {
     void *field = (char *)o + opt->field;
+
+    set_origin(o, opt);
 
     if (opt->kind == OPT_COLOR) {
         *(int *)field = (int)opt->lo;
@@ -206,6 +230,7 @@ static int set_value(struct opts *o, const struct opt *opt, const char *text, st
 {
     void *field = (char *)o + opt->field;
 
+    set_origin(o, opt);
     switch (opt->kind) {
     case OPT_INT:
         return read_int(field, text, opt->lo, opt->hi, e);
@@ -234,6 +259,118 @@ static int set_value(struct opts *o, const struct opt *opt, const char *text, st
         *(bool *)field = *text == '1';
         return 0;
     }
+}
+
+enum opt_origin opts_origin(const struct opts *o, const char *name)
+{
+    for (unsigned i = 0; i < opts_rows; i++) {
+        if ((opts_table[i].name || opts_table[i].letter) && is_named(&opts_table[i], name))
+            return o->set[i].origin;
+    }
+    return FROM_DEFAULT;
+}
+
+bool opts_in_file(const struct opt *opt)
+{
+    static const char *const one_call[] = {"file", "ids",     "bos",    "out",       "json",
+                                           "help", "version", "config", "no-config", "usage"};
+
+    return (opt->name || opt->letter) && opt->kind != OPT_MODE &&
+           (opt->commands & (CMD_RUN | CMD_CHAT)) &&
+           !(opt->name && listed(opt->name, one_call, N_ELEMS(one_call)));
+}
+
+static const struct opt *option_of_file(const char *name, struct err *e)
+{
+    const char *names[OPTS_ROWS_MAX], *near;
+    unsigned n = 0;
+
+    for (unsigned i = 0; i < opts_rows; i++) {
+        if (!opts_table[i].name && !opts_table[i].letter)
+            continue;
+        if (is_named(&opts_table[i], name) && opts_in_file(&opts_table[i]))
+            return &opts_table[i];
+        if (is_named(&opts_table[i], name)) {
+            err_set(e, ERR_ARG, "%s does not go into a file: it is about one call", name);
+            return NULL;
+        }
+        if (opts_in_file(&opts_table[i]))
+            names[n++] = opts_table[i].name ? opts_table[i].name : "n";
+    }
+    near = nearest_name(name, names, n);
+    err_set(e, ERR_ARG, "unknown option \"%.40s\"%s%s%s", name, near ? " (did you mean " : "",
+            near ? near : "", near ? "?)" : "");
+    return NULL;
+}
+
+static int read_switch(bool *out, const char *text, struct err *e)
+{
+    static const char *const yes[] = {"", "yes", "true", "on", "1"};
+    static const char *const no[] = {"no", "false", "off", "0"};
+
+    *out = listed(text, yes, N_ELEMS(yes));
+    if (!*out && !listed(text, no, N_ELEMS(no)))
+        return err_set(e, ERR_ARG, "\"%s\" is neither yes nor no", text);
+    return 0;
+}
+
+/* "no-verify = no" is "verify = yes". */
+static int set_switch(struct opts *o, const struct opt *opt, const char *text, struct err *e)
+{
+    void *field = (char *)o + opt->field;
+    bool on;
+
+    if (read_switch(&on, text, e))
+        return e->code;
+    set_origin(o, opt);
+    if (opt->kind == OPT_COLOR)
+        *(int *)field = on ? (int)opt->lo : !(int)opt->lo;
+    else
+        *(bool *)field = on == (opt->kind == OPT_SET);
+    return 0;
+}
+
+int opts_file(struct opts *o, const char *name, const char *value, unsigned command, struct err *e)
+{
+    const struct opt *opt = option_of_file(name, e);
+    struct opts unused;
+    int rc;
+
+    if (!opt)
+        return e->code;
+    /* "top-k" is the number of rows in eval, and experts in synth */
+    if (command && (!(opt->commands & command) ||
+                    (opt->group == GROUP_CHOOSE && !(command & (CMD_RUN | CMD_CHAT))))) {
+        opts_init(&unused);
+        o = &unused;
+    }
+    if (!takes_value(opt))
+        rc = set_switch(o, opt, value, e);
+    else if (!*value)
+        rc = err_set(e, ERR_ARG, "a value is missing");
+    else
+        rc = set_value(o, opt, value, e);
+    return rc ? err_wrap(e, "%s", name) : 0;
+}
+
+int opts_set(struct opts *o, const char *name, const char *value, struct err *e)
+{
+    const char *names[OPTS_ROWS_MAX], *near;
+    unsigned n = 0;
+
+    for (unsigned i = 0; i < opts_rows; i++) {
+        const struct opt *opt = &opts_table[i];
+        bool number = opt->kind == OPT_INT || opt->kind == OPT_F64 || opt->kind == OPT_SEED;
+
+        if (opt->group != GROUP_CHOOSE || !number)
+            continue;
+        if (is_named(opt, name))
+            return set_value(o, opt, value, e) ? err_wrap(e, "%s", name) : 0;
+        names[n++] = opt->name ? opt->name : "n";
+    }
+    near = nearest_name(name, names, n);
+    return err_set(e, ERR_ARG, "no setting \"%.40s\"%s%s%s", name, near ? " (did you mean " : "",
+                   near ? near : "", near ? "?)" : "");
 }
 
 static int unknown_variable(const char *name, struct err *e)
@@ -270,6 +407,7 @@ int opts_env(struct opts *o, char *const *variables, struct err *e)
 {
     char name[64];
 
+    o->from = FROM_VARIABLE;
     for (; *variables; variables++) {
         const char *v = *variables;
         size_t len = strcspn(v, "=");
@@ -343,7 +481,6 @@ static int take_option(struct opts *o, const struct opt *opt, const char *attach
     char name[32];
 
     option_text(name, opt);
-    o->given[opt - opts_table] = true;
     if (!takes_value(opt)) {
         if (attached)
             return err_set(e, ERR_ARG, "%s takes no value", name);
@@ -390,6 +527,7 @@ int opts_parse(struct opts *o, int argc, char *const *argv, struct err *e)
 {
     bool options = true;
 
+    o->from = FROM_FLAG;
     o->arg = calloc((size_t)argc + 1, sizeof(*o->arg));
     if (!o->arg)
         return err_set(e, ERR_NOMEM, "arguments");
@@ -406,12 +544,18 @@ int opts_parse(struct opts *o, int argc, char *const *argv, struct err *e)
     return 0;
 }
 
+/* `config` shows what an option comes to, whoever understands it. */
+static bool understands(unsigned command, const struct opt *opt)
+{
+    return (opt->commands & command) || (command == CMD_CONFIG && opts_in_file(opt));
+}
+
 int opts_apply(const struct opts *o, unsigned command, const char *name, struct err *e)
 {
     char text[32];
 
     for (unsigned i = 0; i < opts_rows; i++) {
-        if (o->given[i] && !(opts_table[i].commands & command))
+        if (o->set[i].origin == FROM_FLAG && !understands(command, &opts_table[i]))
             return err_set(e, ERR_ARG, "%s does not apply to %s", option_text(text, &opts_table[i]),
                            name);
     }

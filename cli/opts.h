@@ -1,9 +1,9 @@
 /* cli/opts.h - the option table: what every command understands, in one place.
  *
  * Parser, help, man page, completion and the WASTE_* variables are all read off the table, so they
- * cannot disagree. Order of precedence: flag, variable, default. An option that does not apply to
- * the command, a name nobody knows and a variable WASTE_* nobody knows are errors. Nothing here
- * prints except opts_help.
+ * cannot disagree. Order of precedence: flag, variable, configuration file (cli/config.h), default.
+ * An option that does not apply to the command, a name nobody knows and a variable WASTE_* nobody
+ * knows are errors. Nothing here prints except opts_help.
  */
 #ifndef CLI_OPTS_H
 #define CLI_OPTS_H
@@ -30,12 +30,22 @@ enum { /* commands, as bits: who understands an option */
        CMD_CONVERT = 1 << 10,
        CMD_DOCTOR = 1 << 11,
        CMD_PLACE = 1 << 12,
-       CMD_ALL = (1 << 13) - 1,
+       CMD_CHAT = 1 << 13,
+       CMD_CONFIG = 1 << 14,
+       CMD_ALL = (1 << 15) - 1,
 };
 
 enum {
     OPTS_LIST_MAX = 256, /* values of one repeatable option */
-    OPTS_ROWS_MAX = 80,  /* rows of the table */
+    OPTS_ROWS_MAX = 96,  /* rows of the table */
+};
+
+enum opt_origin { /* of a value; each beats those before it */
+                  FROM_DEFAULT,
+                  FROM_FILE,
+                  FROM_MODEL, /* its section of the file */
+                  FROM_VARIABLE,
+                  FROM_FLAG,
 };
 
 struct opts { /* strings are borrowed from argv and the environment */
@@ -66,6 +76,14 @@ struct opts { /* strings are borrowed from argv and the environment */
     unsigned n_stop;
     const char *grammar, *json_schema; /* FILE; NULL: none */
 
+    /* conversations */
+    const char *system, *think, *state_dir; /* NULL = not given */
+    const char *config;                     /* NULL = the user's */
+    bool configured;                        /* by a file at all */
+    int64_t checkpoints;                    /* -1 = chosen */
+    uint64_t state_disk;
+    bool states, history, hide_thinking, verbose;
+
     /* of single commands */
     bool raw, logits, headers, measure, profile;
     const char *perplexity; /* FILE */
@@ -83,7 +101,12 @@ struct opts { /* strings are borrowed from argv and the environment */
 
     const char **arg; /* positionals, the command's name first; owned */
     unsigned n_args;
-    bool given[OPTS_ROWS_MAX]; /* rows of the table that were used as flags */
+    enum opt_origin from; /* of the values that are being read */
+    unsigned line;        /* in the file */
+    struct opt_from {     /* by row of the table */
+        enum opt_origin origin;
+        unsigned line;
+    } set[OPTS_ROWS_MAX];
 };
 
 /* One row. How a value is read depends on `kind`; `field` is where it goes in struct opts. */
@@ -104,7 +127,15 @@ enum opt_kind {
     OPT_BIAS,   /* ID=V, repeatable */
 };
 
-enum opt_group { GROUP_COMMAND, GROUP_TEXT, GROUP_CHOOSE, GROUP_MEMORY, GROUP_OUTPUT, OPT_GROUPS };
+enum opt_group {
+    GROUP_COMMAND,
+    GROUP_TEXT,
+    GROUP_TALK,
+    GROUP_CHOOSE,
+    GROUP_MEMORY,
+    GROUP_OUTPUT,
+    OPT_GROUPS
+};
 
 struct opt_help { /* what an option is in these commands */
     unsigned commands;
@@ -142,6 +173,20 @@ int opts_parse(struct opts *o, int argc, char *const *argv, struct err *e);
 
 /* Refuse options that `command` (one bit, called `name`) has no use for. After opts_parse. */
 int opts_apply(const struct opts *o, unsigned command, const char *name, struct err *e);
+
+/* Whether an option may stand in a configuration file: what is about one call may not. */
+bool opts_in_file(const struct opt *opt);
+/* Set an option of a file, for a command (one bit; 0: whatever it is), as o->from and o->line say.
+ * Flags are yes or no, or nothing, which is yes. Without effect where the command does not
+ * understand the option, or calls something else by its name. ERR_ARG. */
+int opts_file(struct opts *o, const char *name, const char *value, unsigned command, struct err *e);
+
+/* Where the value of an option is from. */
+enum opt_origin opts_origin(const struct opts *o, const char *name);
+
+/* Set a number that says how tokens are chosen, by its option's name: "temp", "n". ERR_ARG: there
+ * is none of this name, or it cannot have this value. */
+int opts_set(struct opts *o, const char *name, const char *value, struct err *e);
 
 /* The options of these commands, grouped, and their variables. */
 void opts_help(FILE *to, unsigned commands);

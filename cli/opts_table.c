@@ -9,8 +9,9 @@
 #define N_ELEMS(a) (sizeof(a) / sizeof((a)[0]))
 
 enum {
-    RUNS = CMD_RUN | CMD_EVAL,        /* commands that run a model */
-    READS_TEXT = RUNS | CMD_TOKENIZE, /* text in */
+    RUNS = CMD_RUN | CMD_EVAL | CMD_CHAT, /* commands that run a model */
+    TALKS = CMD_RUN | CMD_CHAT,           /* that answer */
+    READS_TEXT = CMD_RUN | CMD_EVAL | CMD_TOKENIZE,
     READS_INPUT = READS_TEXT | CMD_DETOKENIZE,
 };
 
@@ -60,7 +61,9 @@ const struct opt opts_table[] = {
     {NULL, 0, OPT_TEXT, GROUP_MEMORY, RUNS, FIELD(route_trace), .value = "FILE",
      .env = "WASTE_DUMP_ROUTE", .help = "write which experts each token took"},
     {"learn", 0, OPT_SET, GROUP_MEMORY, RUNS, FIELD(learn),
-     .help = "at the end, add the experts used to the hotlist, which the next run reads early"},
+     .help = "at the end, add the experts used to the hotlist, which the next run reads early "
+             "(chat does)"},
+    {"no-learn", 0, OPT_CLEAR, GROUP_MEMORY, RUNS, FIELD(learn), .help = "do not"},
     {"usage", 0, OPT_TEXT, GROUP_MEMORY, RUNS, FIELD(usage), .value = "PATH", .env = "WASTE_USAGE",
      .help = "the hotlist (usage.waste in MODEL; where that cannot be written, a file in the "
              "cache directory)"},
@@ -71,7 +74,7 @@ const struct opt opts_table[] = {
      .help = "read the prompt from FILE; - is standard input",
      .other = OTHER({CMD_TOKENIZE, "read the text from FILE, as it is; - is standard input"},
                     {CMD_DETOKENIZE, "read the ids from FILE; - is standard input"})},
-    {"ids", 0, OPT_TEXT, GROUP_TEXT, RUNS, FIELD(ids), .value = "\"3 7 11\"",
+    {"ids", 0, OPT_TEXT, GROUP_TEXT, CMD_RUN | CMD_EVAL, FIELD(ids), .value = "\"3 7 11\"",
      .help = "token ids instead of text"},
     {"content", 0, OPT_MODE, GROUP_TEXT, READS_TEXT, FIELD(markup), 0,
      .help = "control texts such as <|im_end|> are ordinary text (the default)",
@@ -82,41 +85,68 @@ const struct opt opts_table[] = {
     {"bos", 0, OPT_SET, GROUP_TEXT, READS_TEXT, FIELD(bos),
      .help = "put the id that begins a text in front"},
 
-    {NULL, 'n', OPT_INT, GROUP_CHOOSE, CMD_RUN, FIELD(n_tokens), 1, UINT32_MAX, .value = "N",
-     .help = "most tokens to generate (128)"},
-    {"temp", 0, OPT_F64, GROUP_CHOOSE, CMD_RUN, FIELD(temp), 0, 1e6, .value = "F",
+    {NULL, 'n', OPT_INT, GROUP_CHOOSE, TALKS, FIELD(n_tokens), 1, UINT32_MAX, .value = "N",
+     .help = "most tokens to generate (128)",
+     .other = OTHER(
+         {CMD_CHAT, "most tokens of an answer; as many as the context has room for if not given"})},
+    {"temp", 0, OPT_F64, GROUP_CHOOSE, TALKS, FIELD(temp), 0, 1e6, .value = "F",
      .help = "temperature; 0 takes the likeliest token (0)"},
-    {"top-p", 0, OPT_F64, GROUP_CHOOSE, CMD_RUN, FIELD(top_p), 0, 1, true, .value = "F",
+    {"top-p", 0, OPT_F64, GROUP_CHOOSE, TALKS, FIELD(top_p), 0, 1, true, .value = "F",
      .help = "keep the likeliest tokens that add up to F (1)"},
     {"top-k", 0, OPT_INT, GROUP_CHOOSE, RUNS | CMD_SYNTH, FIELD(top_k), 0, INT_MAX, .value = "N",
      .help = "keep the N likeliest tokens; 0 = all (0)",
      .other = OTHER({CMD_EVAL, "rows to print; 0 = all (10)"},
                     {CMD_SYNTH, "experts a token takes; 0 = as the shape has (0)"})},
-    {"min-p", 0, OPT_F64, GROUP_CHOOSE, CMD_RUN, FIELD(min_p), 0, 1, .value = "F",
+    {"min-p", 0, OPT_F64, GROUP_CHOOSE, TALKS, FIELD(min_p), 0, 1, .value = "F",
      .help = "drop tokens less likely than F times the likeliest (0)"},
-    {"seed", 0, OPT_SEED, GROUP_CHOOSE, CMD_RUN | CMD_SYNTH, FIELD(seed), .value = "N",
+    {"seed", 0, OPT_SEED, GROUP_CHOOSE, TALKS | CMD_SYNTH, FIELD(seed), .value = "N",
      .help = "of random draws; with --temp above 0 one is drawn and shown if not given",
      .other = OTHER({CMD_SYNTH, "of the noise (0)"})},
-    {"repeat-penalty", 0, OPT_F64, GROUP_CHOOSE, CMD_RUN, FIELD(repeat_penalty), 0, 1e6, true,
+    {"repeat-penalty", 0, OPT_F64, GROUP_CHOOSE, TALKS, FIELD(repeat_penalty), 0, 1e6, true,
      .value = "F", .help = "divide the logits of recent tokens by F (1)"},
-    {"repeat-window", 0, OPT_INT, GROUP_CHOOSE, CMD_RUN, FIELD(repeat_window), 0, UINT32_MAX,
+    {"repeat-window", 0, OPT_INT, GROUP_CHOOSE, TALKS, FIELD(repeat_window), 0, UINT32_MAX,
      .value = "N", .help = "how many positions are recent (64)"},
-    {"presence-penalty", 0, OPT_F64, GROUP_CHOOSE, CMD_RUN, FIELD(presence_penalty), -1e6, 1e6,
+    {"presence-penalty", 0, OPT_F64, GROUP_CHOOSE, TALKS, FIELD(presence_penalty), -1e6, 1e6,
      .value = "F", .help = "taken from the logit of each recent token (0)"},
-    {"frequency-penalty", 0, OPT_F64, GROUP_CHOOSE, CMD_RUN, FIELD(frequency_penalty), -1e6, 1e6,
+    {"frequency-penalty", 0, OPT_F64, GROUP_CHOOSE, TALKS, FIELD(frequency_penalty), -1e6, 1e6,
      .value = "F", .help = "the same, once for each time it occurred (0)"},
-    {"logit-bias", 0, OPT_BIAS, GROUP_CHOOSE, CMD_RUN, FIELD(bias), .value = "ID=V",
+    {"logit-bias", 0, OPT_BIAS, GROUP_CHOOSE, TALKS, FIELD(bias), .value = "ID=V",
      .help = "add V to the logit of token ID; repeatable"},
-    {"stop", 0, OPT_STOP, GROUP_CHOOSE, CMD_RUN, FIELD(stop), .value = "TEXT",
+    {"stop", 0, OPT_STOP, GROUP_CHOOSE, TALKS, FIELD(stop), .value = "TEXT",
      .help = "end before TEXT; repeatable"},
     {"json-schema", 0, OPT_TEXT, GROUP_CHOOSE, CMD_RUN, FIELD(json_schema), .value = "FILE",
      .help = "the answer is JSON that satisfies the schema in FILE"},
     {"grammar", 0, OPT_TEXT, GROUP_CHOOSE, CMD_RUN, FIELD(grammar), .value = "FILE",
      .help = "the answer is a text of the grammar in FILE (docs/CONSTRAINED.md)"},
     {"raw", 0, OPT_SET, GROUP_CHOOSE, CMD_RUN, FIELD(raw),
-     .help = "continue the text as it is; what this version always does"},
+     .help = "continue the text as it is, without the model's chat format"},
 
-    {"profile", 0, OPT_SET, GROUP_COMMAND, CMD_RUN, FIELD(profile),
+    {"system", 0, OPT_TEXT, GROUP_TALK, TALKS, FIELD(system), .value = "TEXT",
+     .help = "what the model is told before everything else"},
+    {"think", 0, OPT_CHOICE, GROUP_TALK, TALKS, FIELD(think), .value = "none|low|high|max",
+     .help = "how much to think before answering, where the model can (low)"},
+    {"hide-thinking", 0, OPT_SET, GROUP_TALK, TALKS, FIELD(hide_thinking),
+     .help = "do not show what is thought"},
+    {"verbose", 0, OPT_SET, GROUP_TALK, CMD_CHAT, FIELD(verbose),
+     .help = "after each answer, what it took"},
+    {"checkpoints", 0, OPT_INT, GROUP_TALK, TALKS, FIELD(checkpoints), 0, 4096, .value = "N",
+     .help = "memory for so many states of a full context, to go back to (4, or fewer if there is "
+             "no room for them)",
+     .other =
+         OTHER({CMD_RUN,
+                "memory for so many states of a full context, to go on from (0; with --out 2)"})},
+    {"state-dir", 0, OPT_TEXT, GROUP_TALK, TALKS, FIELD(state_dir), .value = "DIR",
+     .help = "files with states, so that what was read once is not read again "
+             "($XDG_CACHE_HOME/waste/states)",
+     .other = OTHER({CMD_RUN, "files with states, so that what was read once is not read again"})},
+    {"no-state-dir", 0, OPT_CLEAR, GROUP_TALK, CMD_CHAT, FIELD(states),
+     .help = "no such files: nothing of a conversation is written anywhere"},
+    {"state-disk", 0, OPT_SIZE, GROUP_TALK, TALKS, FIELD(state_disk), .value = "SIZE",
+     .help = "at most so many bytes of them; 0 = no limit (8G)"},
+    {"no-history", 0, OPT_CLEAR, GROUP_TALK, CMD_CHAT, FIELD(history),
+     .help = "do not remember the lines that are typed"},
+
+    {"profile", 0, OPT_SET, GROUP_COMMAND, TALKS, FIELD(profile),
      .help = "at the end, where the time of a token went"},
     {"logits", 0, OPT_SET, GROUP_COMMAND, CMD_EVAL, FIELD(logits), .help = "every logit, too"},
     {"perplexity", 0, OPT_TEXT, GROUP_COMMAND, CMD_EVAL, FIELD(perplexity), .value = "FILE",
@@ -138,8 +168,10 @@ const struct opt opts_table[] = {
 
     {"src", 0, OPT_TEXT, GROUP_COMMAND, CMD_CONVERT, FIELD(src), .value = "DIR",
      .help = "the checkpoint: config.json, safetensors, tokenizer"},
-    {"out", 0, OPT_TEXT, GROUP_COMMAND, CMD_CONVERT, FIELD(out), .value = "DIR.waste",
-     .help = "the container to make"},
+    {"out", 0, OPT_TEXT, GROUP_COMMAND, CMD_CONVERT | CMD_RUN, FIELD(out), .value = "PATH",
+     .help = "the container to make",
+     .other = OTHER({CMD_RUN, "the prompt is many requests, a JSON object a line: append an answer "
+                              "to each to this file; the same command goes on after a crash"})},
     {"jobs", 0, OPT_INT, GROUP_COMMAND, CMD_CONVERT, FIELD(jobs), 0, 64, .value = "N",
      .help = "threads; 0 = one per core (0)"},
     {"format", 0, OPT_CHOICE, GROUP_COMMAND, CMD_CONVERT, FIELD(format), .value = "vq3r|vq2r|vq4p",
@@ -173,6 +205,10 @@ const struct opt opts_table[] = {
      .help = "one JSON object on standard output; an error is one on standard error",
      .other = OTHER({CMD_RUN, "a JSON object for each token on standard output, then one with all; "
                               "an error is one on standard error"})},
+    {"config", 0, OPT_TEXT, GROUP_OUTPUT, CMD_ALL & ~(CMD_HELP | CMD_VERSION), FIELD(config),
+     .value = "FILE", .help = "options from here ($XDG_CONFIG_HOME/waste/config)"},
+    {"no-config", 0, OPT_CLEAR, GROUP_OUTPUT, CMD_ALL & ~(CMD_HELP | CMD_VERSION),
+     FIELD(configured), .help = "from no file"},
     {"quiet", 'q', OPT_SET, GROUP_OUTPUT, CMD_ALL, FIELD(quiet),
      .help = "nothing on standard error but errors"},
     {"color", 0, OPT_COLOR, GROUP_OUTPUT, CMD_ALL, FIELD(color), 1,
@@ -189,6 +225,7 @@ _Static_assert(N_ELEMS(opts_table) <= OPTS_ROWS_MAX, "struct opts has a flag per
 static const char *const group_title[OPT_GROUPS] = {
     [GROUP_MEMORY] = "Memory, disk and processor",
     [GROUP_TEXT] = "Text in",
+    [GROUP_TALK] = "Conversations",
     [GROUP_CHOOSE] = "Choosing tokens",
     [GROUP_COMMAND] = "This command",
     [GROUP_OUTPUT] = "Output",

@@ -110,6 +110,26 @@ int text_read(struct cli *c, unsigned index, struct text *out)
     return text_of_file(c, "-", out);
 }
 
+char *file_text(const char *path, size_t *len, struct err *e)
+{
+    FILE *f = fopen(path, "re");
+    size_t room = 0;
+    char *text = NULL;
+    ssize_t got = f ? getdelim(&text, &room, EOF, f) : -1;
+
+    if (!f || (got < 0 && ferror(f))) {
+        err_sys(e, errno, "%s", path);
+        free(text);
+        text = NULL;
+    } else if (got < 0 && text) { /* empty */
+        text[0] = '\0';
+    }
+    *len = got > 0 ? (size_t)got : 0;
+    if (f)
+        fclose(f);
+    return text;
+}
+
 void remove_newlines(struct text *t)
 {
     while (t->len && t->bytes[t->len - 1] == '\n') {

@@ -158,6 +158,17 @@ void note(struct cli *c, const char *fmt, ...)
             term_style(&c->term, STYLE_PLAIN));
 }
 
+void say_text(const char *bytes, size_t n)
+{
+    char unit[SAFE_UNIT];
+    size_t used;
+
+    for (size_t i = 0; i < n;) {
+        i += safe_next(unit, &used, bytes + i, n - i, "\n\t");
+        fwrite(unit, 1, used, stderr);
+    }
+}
+
 int say_json(struct cli *c, json_t *object)
 {
     /* 9 digits give a float back to the bit */

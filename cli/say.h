@@ -8,6 +8,7 @@
 #define CLI_SAY_H
 
 #include <jansson.h>
+#include <limits.h>
 
 #include "base/err.h"
 #include "cli/bar.h"
@@ -33,7 +34,8 @@ struct cli {
     /* For the bar, while a prompt takes many calls: tokens before this one and altogether, and
      * bytes read before it. */
     uint64_t prompt_done, prompt_total, prompt_bytes;
-    char drive_notes[512];    /* the file of waste_opts.drive_notes; "" = none */
+    char config_path[PATH_MAX]; /* of the file that options are from; "" = none */
+    char drive_notes[PATH_MAX]; /* the file of waste_opts.drive_notes; "" = none */
     const char *prompt_label; /* not NULL: it is no prompt but this, and total 0 is not known yet */
 };
 
@@ -55,6 +57,10 @@ int fail_output(struct cli *c);
 
 /* A line on standard error; nothing under --quiet or --json. */
 void note(struct cli *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* Text that others wrote, on standard error as it is shown: control characters are made harmless.
+ */
+void say_text(const char *bytes, size_t n);
 
 /* Print an object as one line on standard output; takes the reference. NULL (no memory) is an
  * error. Returns 0 or an exit code. */

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/estimate.h"
 #include "cli/units.h"
 
 #define N_ELEMS(a) (sizeof(a) / sizeof((a)[0]))
@@ -73,6 +74,17 @@ struct tally tally_between(const struct tally *from, const struct tally *to)
 #undef SUBTRACT
     d.bytes_device = from->bytes_device < 0 ? -1 : to->bytes_device - from->bytes_device;
     return d;
+}
+
+void tally_add(struct tally *sum, const struct tally *more)
+{
+#define ADD(field) sum->c.field += more->c.field;
+    COUNTS(ADD)
+    SECONDS(ADD)
+#undef ADD
+    sum->bytes_device = sum->bytes_device < 0 || more->bytes_device < 0
+                            ? -1
+                            : sum->bytes_device + more->bytes_device;
 }
 
 static double hidden(const waste_counters *c)
@@ -147,6 +159,17 @@ static const struct part parts[] = {
     {"head", "logits", offsetof(waste_counters, sec_head)},
     {"other", "embeddings, choosing, callbacks", offsetof(waste_counters, sec_other)},
 };
+
+int profile_begin(struct cli *c, struct profile *p)
+{
+    struct err e;
+
+    if (!c->opts.profile || waste_usable_ram() < (uint64_t)2 << 30)
+        return 0;
+    if (measure_ram(&p->ram_rate, &e) && term_interrupted())
+        return EXIT_INTERRUPTED;
+    return 0;
+}
 
 static double part_of(const struct tally *t, unsigned i)
 {

@@ -12,6 +12,8 @@ struct tally { /* of some passes */
 void tally_now(struct tally *t, const waste_ctx *ctx); /* since open */
 struct tally tally_between(const struct tally *from, const struct tally *to);
 
+void tally_add(struct tally *sum, const struct tally *more);
+
 /* Members of a run's JSON summary; -1 without memory. */
 int tally_json(json_t *into, const struct tally *t);
 
@@ -23,6 +25,10 @@ struct profile {
     double ram_rate;        /* bytes per second that this machine's memory gives; 0: not known */
     uint64_t trunk, record; /* bytes that each pass, and each expert, takes from memory */
 };
+
+/* With --profile, before a model takes the memory: what memory gives. Half a GiB is touched for
+ * 0.3 s. Returns 0 or EXIT_INTERRUPTED. */
+int profile_begin(struct cli *c, struct profile *p);
 
 /* What decides: "disk", "memory", "compute"; "memory or compute" where ram_rate is not known;
  * "nothing" before a pass. */

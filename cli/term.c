@@ -175,6 +175,11 @@ bool term_interrupted(void)
     return atomic_load(&interrupts) > 0;
 }
 
+void term_go_on(void)
+{
+    atomic_store(&interrupts, 0);
+}
+
 /* SIGINT is let in by ppoll alone, so none slips in between the look at the flag and the wait. */
 bool term_wait_input(int fd)
 {

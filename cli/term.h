@@ -49,6 +49,8 @@ void term_clear_line(struct term *t);
  * *cancel (each may be NULL); the second ends the process with 130. Any thread. */
 void term_cancels(waste_ctx *ctx, atomic_bool *cancel);
 bool term_interrupted(void);
+/* What was interrupted has ended; the next interrupt is a first one again. */
+void term_go_on(void);
 
 /* Wait until fd can be read. false: an interrupt came, before or meanwhile. */
 bool term_wait_input(int fd);

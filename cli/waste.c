@@ -1,9 +1,12 @@
 /* cli/waste.c - the command table, and main. */
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli/cmd.h"
+#include "cli/config.h"
 #include "cli/nearest.h"
+#include "cli/places.h"
 
 extern char **environ;
 
@@ -18,14 +21,29 @@ static const struct command {
     unsigned min_args, max_args; /* positionals after the name */
     const char *args, *summary, *text, *examples;
 } commands[] = {
-    {"run", CMD_RUN, cmd_run, 1, 2, "MODEL [PROMPT]", "continue a text",
-     "The prompt is an argument, --file, or what is piped in; newlines at the end of a\n"
-     "file or of piped text are removed. The answer goes to standard output as it is\n"
-     "made, everything else to standard error. Ctrl-C ends the answer, a second one\n"
-     "the program. On a terminal, control characters of the answer become \\xNN.",
+    {"run", CMD_RUN, cmd_run, 1, 2, "MODEL [PROMPT]", "answer a prompt, or continue a text",
+     "A model that has a chat format answers in it; with --raw, and without a\n"
+     "format, the text is continued. The prompt is an argument, --file, or what is\n"
+     "piped in; newlines at the end of a file or of piped text are removed. The\n"
+     "answer goes to standard output as it is made, everything else to standard\n"
+     "error. Ctrl-C ends the answer, a second one the program. On a terminal,\n"
+     "control characters of the answer become \\xNN. With --out the prompt is many\n"
+     "requests, one JSON object a line.",
      "  waste run demo-synth.waste \"Once upon a time\" -n 60\n"
      "  waste run k3.waste --file question.txt --budget 46G --temp 0.7 --stop END\n"
-     "  echo 2 + 2 = | waste run k3.waste --json -n 4\n"},
+     "  echo 2 + 2 = | waste run k3.waste --raw --json -n 4\n"
+     "  waste run k3.waste --file prompts.jsonl --out answers.jsonl\n"},
+    {"chat", CMD_CHAT, cmd_chat, 1, 1, "MODEL", "talk with a model",
+     "A message is a line; \"\"\" begins and ends one of several lines, and a line\n"
+     "that ends in \\ goes on. /help lists the commands: /retry, /edit, /undo,\n"
+     "/save, /load ... Answers go to standard output, everything else to standard\n"
+     "error. Ctrl-C stops an answer, and what there is of it stays; a second one\n"
+     "leaves, as the end of input does. What the model has read is kept, in memory\n"
+     "and in files for your eyes only (--no-state-dir: none), so that it is not read\n"
+     "again.",
+     "  waste chat kimi-linear.waste --system \"Answer briefly.\"\n"
+     "  waste chat k3.waste --budget 46G --think high --temp 0.7\n"
+     "  waste chat k3.waste --no-state-dir --no-history\n"},
     {"eval", CMD_EVAL, cmd_eval, 1, 2, "MODEL [PROMPT]", "what the model expects next",
      "The likeliest next tokens after a prompt, with logit and probability. The prompt\n"
      "is an argument, --file, or what is piped in; newlines at the end of a file or of\n"
@@ -93,12 +111,19 @@ static const struct command {
      "are kept; an unfinished one is begun anew.",
      "  waste synth demo-synth.waste --shape tiny-kimi\n"
      "  waste synth noise.waste --shape kimi-linear-48b --layers 4\n"},
+    {"config", CMD_CONFIG, cmd_config, 1, 2, "show [MODEL]", "options in effect, and where from",
+     "Options may stand in a file, $XDG_CONFIG_HOME/waste/config or --config FILE,\n"
+     "in lines of \"option = value\": for everything or, below \"[model NAME]\", for\n"
+     "one model. Flags beat variables, those beat the model's section, that the rest\n"
+     "of the file.",
+     "  waste config show\n"
+     "  waste config show k3.waste --temp 0.7\n"},
     {"version", CMD_VERSION, cmd_version, 0, 0, "", "version and build", NULL, NULL},
     {"help", CMD_HELP, cmd_help, 0, 1, "[COMMAND]", "this text, or a command's", NULL, NULL},
 };
 
 /* Commands of later versions, and of other programs. */
-static const char *const later_commands[] = {"bench", "chat", "config", "serve"};
+static const char *const later_commands[] = {"bench", "serve"};
 
 static const struct command *command_named(const char *name)
 {
@@ -132,7 +157,7 @@ static void print_command(FILE *to, const struct command *k)
     opts_help(to, k->bit);
     if (k->examples)
         fprintf(to, "\nExamples:\n%s", k->examples);
-    if (k->bit & (CMD_RUN | CMD_EVAL))
+    if (k->bit & (CMD_RUN | CMD_EVAL | CMD_CHAT))
         fputs("\nExit codes: 0 done, 1 failed, 2 misused, 3 does not fit in memory, 4 damaged\n"
               "container, 5 busy, 6 unsupported, 130 interrupted.\n",
               to);
@@ -212,19 +237,53 @@ static int dispatch(struct cli *c)
     return k ? run_command(c, k) : unknown_command(c, c->opts.arg[0]);
 }
 
-/* Help and version read no variable. */
-static bool needs_variables(const struct cli *c)
+/* Help and version read neither a file nor a variable. */
+static bool needs_settings(const struct opts *o)
 {
-    const struct opts *o = &c->opts;
-
-    return o->n_args && !o->help && strcmp(o->arg[0], "help") && strcmp(o->arg[0], "version");
+    return !o->help && strcmp(o->arg[0], "help") != 0 && strcmp(o->arg[0], "version") != 0;
 }
 
-/* Variables come first, so that flags win. */
-static int read_options(struct cli *c, int argc, char **argv)
+/* The file, for what is asked: its command and model. */
+static int read_config(struct cli *c, const struct opts *asked, struct config *config)
+{
+    const struct command *k = command_named(asked->arg[0]);
+    const char *model = asked->n_args > 1 ? asked->arg[1] : NULL;
+    struct err e;
+
+    if (!k || !asked->configured)
+        return 0;
+    if (k->bit == CMD_CONFIG)
+        model = asked->n_args > 2 ? asked->arg[2] : NULL;
+    if (asked->config)
+        snprintf(c->config_path, sizeof(c->config_path), "%s", asked->config);
+    else if (!place_of(PLACE_CONFIG, "config", c->config_path) || access(c->config_path, F_OK))
+        c->config_path[0] = '\0';
+    if (!c->config_path[0])
+        return 0;
+    if (config_read(config, c->config_path, &e) ||
+        config_apply(config, &c->opts, model, k->bit == CMD_CONFIG ? 0 : k->bit, &e))
+        return fail_err(c, &e, "config");
+    return 0;
+}
+
+/* The file, variables, flags: later ones win. The flags are read twice: what is asked decides what
+ * of the file matters. */
+static int read_options(struct cli *c, int argc, char **argv, struct config *config)
 {
     struct err env = {0}, e;
+    struct opts asked;
+    int rc = 0;
 
+    opts_init(&asked);
+    if (!opts_parse(&asked, argc, argv, &e) && asked.n_args && needs_settings(&asked)) {
+        c->opts.json = asked.json;
+        term_color(&c->term, asked.color);
+        rc = read_config(c, &asked, config);
+        c->opts.json = false;
+    }
+    opts_release(&asked);
+    if (rc)
+        return rc;
     opts_env(&c->opts, environ, &env);
     if (opts_parse(&c->opts, argc, argv, &e)) {
         for (int i = 1; i < argc && strcmp(argv[i], "--"); i++)
@@ -233,21 +292,24 @@ static int read_options(struct cli *c, int argc, char **argv)
                     c->opts.n_args ? c->opts.arg[0] : "options", "%s", e.text);
     }
     term_color(&c->term, c->opts.color);
-    return env.code && needs_variables(c) ? fail_err(c, &env, "environment") : 0;
+    return env.code && c->opts.n_args && needs_settings(&c->opts) ? fail_err(c, &env, "environment")
+                                                                  : 0;
 }
 
 int main(int argc, char **argv)
 {
     struct cli c = {.command = "waste"};
+    struct config config = {0};
     int rc;
 
     term_open(&c.term);
     opts_init(&c.opts);
-    rc = read_options(&c, argc, argv);
+    rc = read_options(&c, argc, argv, &config);
     bar_open(&c.bar, &c.term, c.opts.quiet, c.opts.json);
     if (!rc)
         rc = dispatch(&c);
     bar_end(&c.bar);
     opts_release(&c.opts);
+    config_release(&config);
     return rc;
 }

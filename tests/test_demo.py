@@ -25,7 +25,7 @@ def test_it_is_small_and_undamaged():
 
 
 def test_it_is_found_by_its_name_and_writes_words():
-    text = waste("run", "demo", "She looked out of the window and", "-n", 40, "-q")
+    text = waste("run", "demo", "--raw", "She looked out of the window and", "-n", 40, "-q")
     words = [w.strip(".,;:!?\"'-") for w in text.lower().split()]
     common = "the of and to a in was her it that had she he i not be with for as his".split()
     assert len(words) > 20

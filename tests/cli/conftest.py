@@ -21,9 +21,10 @@ def pytest_configure():
 
 
 def clean_env(extra=None):
-    """No WASTE_* of the caller: the program would refuse WASTE_BIN, as it should."""
+    """No WASTE_* of the caller: the program would refuse WASTE_BIN, as it should. Nor options."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("WASTE_")}
     env.pop("NO_COLOR", None)
+    env["XDG_CONFIG_HOME"] = "/nonexistent"
     env["TERM"] = "xterm"
     env.update(extra or {})
     return env

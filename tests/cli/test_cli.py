@@ -39,20 +39,20 @@ def test_alone_it_prints_short_help_and_fails():
 @pytest.mark.parametrize("args", [["--help"], ["-h"], ["help"]])
 def test_help_lists_the_commands(args):
     out = waste(*args, check=0).stdout.decode()
-    for command in ["run", "eval", "tokenize", "detokenize", "plan", "info", "verify", "synth",
+    for command in ["run", "chat", "config", "eval", "tokenize", "detokenize", "plan", "info", "verify", "synth",
                     "version"]:
         assert f"\n  {command} " in out
 
 
-@pytest.mark.parametrize("command", ["run", "eval", "tokenize", "detokenize", "plan", "info",
-                                     "verify", "synth", "version"])
+@pytest.mark.parametrize("command", ["run", "chat", "config", "eval", "tokenize", "detokenize",
+                                     "plan", "info", "verify", "synth", "version"])
 def test_help_of_a_command_lists_its_options_only(command):
     done = waste("help", command, check=0)
     assert done.stderr == b""
     assert waste(command, "--help", check=0).stdout == done.stdout
     assert waste("-h", command, check=0).stdout == done.stdout
     out = done.stdout.decode()
-    assert ("\n  --temp " in out) == (command == "run")
+    assert ("\n  --temp " in out) == (command in ("run", "chat"))
     assert ("\n  --headers " in out) == (command == "verify")
     assert " --quiet" in out
     assert max(map(len, out.splitlines())) <= 80
@@ -124,7 +124,10 @@ def test_version():
 
 @pytest.mark.parametrize("args, words", [
     (["rum", "x"], ["rum", "run"]),
-    (["chat", "x"], ["chat", "not in this version"]),
+    (["serve", "x"], ["serve", "not in this version"]),
+    (["chat", "a", "b"], ["b", "too many"]),
+    (["chat", "a", "--raw"], ["--raw", "chat"]),
+    (["config", "hide"], ["config show"]),
     (["run"], ["MODEL", "usage"]),
     (["run", "a", "b", "c"], ["c"]),
     (["run", "a", "--bugdet", "1G"], ["--bugdet", "--budget"]),
@@ -211,7 +214,7 @@ def test_run_streams_text_to_stdout_and_the_rest_to_stderr(family):
 
 
 def test_run_json_has_a_line_per_token_and_a_summary(family):
-    tokens, summary = run_lines(family, "Hello", "-n", 8, "--budget", BUDGET, *FOREVER)
+    tokens, summary = run_lines(family, "Hello", "--raw", "-n", 8, "--budget", BUDGET, *FOREVER)
     assert len(tokens) == summary["generated_tokens"] == 8
     assert summary["stop"] == "length" and summary["prompt_tokens"] > 0
     for t in tokens:
@@ -220,7 +223,7 @@ def test_run_json_has_a_line_per_token_and_a_summary(family):
         assert t["ms"] >= 0 and t["logprob"] <= 0
     assert sum(t["experts_missed"] for t in tokens) == summary["experts_missed"]
     assert summary["hits_resident"] + summary["hits_prefetch"] == summary["experts_hit"]
-    plain = run(family, "Hello", "-n", 8, "-q", *FOREVER, check=0).stdout.decode()
+    plain = run(family, "Hello", "--raw", "-n", 8, "-q", *FOREVER, check=0).stdout.decode()
     assert plain == summary["text"] + "\n"
 
 
@@ -272,13 +275,13 @@ def test_only_newlines_that_an_editor_made_are_removed(kimi, tmp_path):
 def test_prompts_from_argument_file_and_stdin_are_the_same(kimi, tmp_path):
     file = tmp_path / "prompt"
     file.write_bytes("Grüße, 世界\r\n\n".encode())
-    want = run(kimi, "Grüße, 世界", "-n", 5, "-q", check=0).stdout
-    assert run(kimi, "--file", file, "-n", 5, "-q", check=0).stdout == want
-    assert run(kimi, "-n", 5, "-q", stdin=file.read_bytes(), check=0).stdout == want
-    assert run(kimi, "-", "-n", 5, "-q", stdin=file.read_bytes(), check=0).stdout == want
-    assert run(kimi, "--file=-", "-n5", "-q", stdin=file.read_bytes(), check=0).stdout == want
+    want = run(kimi, "Grüße, 世界", "-n", 5, "-q", "--raw", check=0).stdout
+    assert run(kimi, "--file", file, "-n", 5, "-q", "--raw", check=0).stdout == want
+    assert run(kimi, "-n", 5, "-q", "--raw", stdin=file.read_bytes(), check=0).stdout == want
+    assert run(kimi, "-", "-n", 5, "-q", "--raw", stdin=file.read_bytes(), check=0).stdout == want
+    assert run(kimi, "--file=-", "-n5", "-q", "--raw", stdin=file.read_bytes(), check=0).stdout == want
     ids = waste("tokenize", kimi, "Grüße, 世界", check=0).stdout.decode()
-    assert run(kimi, "--ids", ids, "-n", 5, "-q", check=0).stdout == want
+    assert run(kimi, "--ids", ids, "-n", 5, "-q", "--raw", check=0).stdout == want
 
 
 @pytest.mark.parametrize("stdin", [b"", b"\n", b"\r\n\n"])
@@ -298,18 +301,18 @@ def test_prompts_have_no_length_of_their_own(kimi):
     text = b"all work and no play " * 500  # more than 8,192 tokens: the reference's limit
     n = waste_json("tokenize", kimi, stdin=text)["n"]
     assert n > 8192
-    _, summary = run_lines(kimi, "-n", 1, "--ctx", n + 1, "--budget", "256M", stdin=text)
+    _, summary = run_lines(kimi, "--raw", "-n", 1, "--ctx", n + 1, "--budget", "256M", stdin=text)
     assert summary["prompt_tokens"] == n
-    error = waste_error("run", kimi, "--budget", BUDGET, stdin=text, check=2)
+    error = waste_error("run", kimi, "--raw", "--budget", BUDGET, stdin=text, check=2)
     assert str(n) in error["detail"] and "--ctx" in error["hint"]
 
 
 def test_a_full_context_ends_the_answer_and_is_no_error(kimi):
-    tokens, summary = run_lines(kimi, "Hello", "--ctx", 12, "-n", 50, "--budget", BUDGET, *FOREVER)
+    tokens, summary = run_lines(kimi, "Hello", "--raw", "--ctx", 12, "-n", 50, "--budget", BUDGET, *FOREVER)
     assert summary["stop"] == "context"
     assert summary["prompt_tokens"] + len([t for t in tokens if t["token"] is not None]) == 13
-    assert b"--ctx" in run(kimi, "Hello", "--ctx", 12, "-n", 50, *FOREVER, check=0).stderr
-    _, summary = run_lines(kimi, "Hello", "--ctx", summary["prompt_tokens"], "--budget", BUDGET,
+    assert b"--ctx" in run(kimi, "Hello", "--raw", "--ctx", 12, "-n", 50, *FOREVER, check=0).stderr
+    _, summary = run_lines(kimi, "Hello", "--raw", "--ctx", summary["prompt_tokens"], "--budget", BUDGET,
                            *FOREVER)
     assert summary["generated_tokens"] == 1 and summary["stop"] == "context"
 

@@ -1,0 +1,623 @@
+#include "cli/batch.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <libgen.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "cli/nearest.h"
+#include "cli/prompt.h"
+#include "cli/units.h"
+
+#define N_ELEMS(a) (sizeof(a) / sizeof((a)[0]))
+
+struct request { /* a line with something in it */
+    const char *text;
+    size_t len, line; /* line: 1, 2, ... */
+    uint64_t hash;
+    bool answered;
+};
+
+struct batch {
+    struct cli *c;
+    struct text text;
+    struct request *requests;
+    size_t n, n_answered, n_failed;
+    size_t next;       /* request that the next answer in the file is likely of */
+    uint64_t settings; /* a hash of the options that answers depend on */
+    int fd;
+    const char *out;
+};
+
+/* ---- which request an answer is of ---- */
+
+#define HASH_BEGIN 0xcbf29ce484222325u
+
+/* FNV-1a: no adversary, and a name for 64 bits of difference. */
+static uint64_t hash(uint64_t h, const void *bytes, size_t n)
+{
+    for (const unsigned char *p = bytes; n--; p++)
+        h = (h ^ *p) * 0x100000001b3u;
+    return h;
+}
+
+static uint64_t hash_text(uint64_t h, const char *text)
+{
+    return text ? hash(h, text, strlen(text) + 1) : hash(h, "", 1);
+}
+
+static uint64_t hash_settings(const struct opts *o)
+{
+    const double numbers[] = {
+        o->temp,
+        o->top_p,
+        o->min_p,
+        o->repeat_penalty,
+        o->presence_penalty,
+        o->frequency_penalty,
+        (double)o->top_k,
+        (double)o->repeat_window,
+        (double)o->n_tokens,
+        (double)(o->seed_set ? o->seed : 0),
+        o->seed_set,
+        o->raw,
+    };
+    uint64_t h = hash(HASH_BEGIN, numbers, sizeof(numbers));
+
+    h = hash_text(hash_text(h, o->system), o->think);
+    for (unsigned i = 0; i < o->n_stop; i++)
+        h = hash_text(h, o->stop[i]);
+    for (unsigned i = 0; i < o->n_bias; i++)
+        h = hash(h, &o->bias[i], sizeof(o->bias[i]));
+    return h;
+}
+
+static const char *hash_name(char text[17], uint64_t h)
+{
+    snprintf(text, 17, "%016" PRIx64, h);
+    return text;
+}
+
+/* ---- what is there ---- */
+
+static int split(struct batch *b)
+{
+    const char *at = b->text.bytes, *end = at + b->text.len;
+    size_t room = 0, line = 0;
+
+    while (at < end) {
+        const char *stop = memchr(at, '\n', (size_t)(end - at));
+        size_t len = (size_t)((stop ? stop : end) - at);
+
+        line++;
+        while (len && strchr(" \t\r", at[len - 1]) && at[len - 1])
+            len--;
+        if (b->n == room) {
+            struct request *more = realloc(b->requests, (room = 2 * room + 64) * sizeof(*more));
+
+            if (!more)
+                return fail(b->c, EXIT_MEMORY, NULL, "run", "no memory for %zu requests", room);
+            b->requests = more;
+        }
+        if (len)
+            b->requests[b->n++] = (struct request){
+                .text = at, .len = len, .line = line, .hash = hash(b->settings, at, len)};
+        at = stop ? stop + 1 : end;
+    }
+    return 0;
+}
+
+/* An answer that is there: to which request? */
+static int match(struct batch *b, const char *text, size_t len, size_t line)
+{
+    json_t *answer = json_loadb(text, len, JSON_ALLOW_NUL, NULL);
+    const char *name = json_string_value(json_object_get(answer, "request"));
+    uint64_t h = name ? strtoull(name, NULL, 16) : 0;
+    size_t i = 0, tried = 0;
+
+    for (; name && tried < b->n; tried++) {
+        i = (b->next + tried) % b->n;
+        if (!b->requests[i].answered && b->requests[i].hash == h)
+            break;
+    }
+    if (name && tried < b->n) {
+        b->next = i + 1;
+        b->requests[i].answered = true;
+        b->n_answered++;
+        b->n_failed += json_object_get(answer, "error") != NULL;
+        json_decref(answer);
+        return 0;
+    }
+    json_decref(answer);
+    return fail(b->c, EXIT_USAGE, "Give another --out, or remove what is to be answered anew.",
+                b->out,
+                name ? "line %zu answers no request that is asked now: the request, or a setting, "
+                       "was another one"
+                     : "line %zu is no answer of `waste run --out`",
+                line);
+}
+
+/* What was written before, without a line that a crash has torn. */
+static int read_answers(struct batch *b)
+{
+    off_t size = lseek(b->fd, 0, SEEK_END), whole = 0;
+    char *text = size >= 0 ? malloc((size_t)size + 1) : NULL;
+    int rc = 0;
+
+    if (!text)
+        return fail(b->c, EXIT_RUNTIME, NULL, b->out, "%s", strerror(errno));
+    if (pread(b->fd, text, (size_t)size, 0) != size)
+        rc = fail(b->c, EXIT_RUNTIME, NULL, b->out, "cannot be read");
+    for (size_t line = 1; !rc && whole < size; line++) {
+        char *end = memchr(text + whole, '\n', (size_t)(size - whole));
+
+        if (!end)
+            break;
+        rc = match(b, text + whole, (size_t)(end - text - whole), line);
+        whole = end - text + 1;
+    }
+    if (!rc && whole < size && ftruncate(b->fd, whole))
+        rc = fail(b->c, EXIT_RUNTIME, NULL, b->out, "%s", strerror(errno));
+    free(text);
+    return rc;
+}
+
+/* The file's name is to survive a loss of power, too. */
+static void sync_name(const char *path)
+{
+    char copy[PATH_MAX];
+    int fd;
+
+    snprintf(copy, sizeof(copy), "%s", path);
+    fd = open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd >= 0) {
+        fsync(fd);
+        close(fd);
+    }
+}
+
+static bool same_file(int fd, const char *path)
+{
+    struct stat a, b;
+
+    return path && strcmp(path, "-") && !fstat(fd, &a) && !stat(path, &b) && a.st_dev == b.st_dev &&
+           a.st_ino == b.st_ino;
+}
+
+static int open_answers(struct batch *b)
+{
+    struct stat st;
+
+    b->fd = open(b->out, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0666);
+    if (b->fd < 0 || fstat(b->fd, &st))
+        return fail(b->c, EXIT_RUNTIME, NULL, b->out, "%s", strerror(errno));
+    if (!S_ISREG(st.st_mode))
+        return fail(b->c, EXIT_RUNTIME, NULL, b->out, "not a file");
+    if (same_file(b->fd, b->c->opts.file))
+        return fail(b->c, EXIT_USAGE, NULL, b->out, "the requests are in it");
+    if (flock(b->fd, LOCK_EX | LOCK_NB))
+        return fail(b->c, EXIT_BUSY, NULL, b->out, "another run writes answers to it");
+    sync_name(b->out);
+    return read_answers(b);
+}
+
+int batch_open(struct batch **out, struct cli *c)
+{
+    struct batch *b = calloc(1, sizeof(*b));
+    int rc;
+
+    if (!b)
+        return fail(c, EXIT_MEMORY, NULL, "run", "no memory");
+    *b = (struct batch){.c = c, .fd = -1, .out = c->opts.out, .settings = hash_settings(&c->opts)};
+    rc = text_read(c, 2, &b->text);
+    if (!rc)
+        rc = split(b);
+    if (!rc)
+        rc = open_answers(b);
+    if (rc) {
+        batch_close(b);
+        return rc;
+    }
+    if (b->n_answered)
+        note(c, "%s: %zu of %zu requests are answered already", b->out, b->n_answered, b->n);
+    *out = b;
+    return 0;
+}
+
+void batch_close(struct batch *b)
+{
+    if (!b)
+        return;
+    if (b->fd >= 0)
+        close(b->fd);
+    free(b->requests);
+    free(b->text.bytes);
+    free(b);
+}
+
+size_t batch_left(const struct batch *b)
+{
+    return b->n - b->n_answered;
+}
+
+/* ---- a request ---- */
+
+struct asked {
+    json_t *line;     /* as it came */
+    struct opts opts; /* of this request; strings are the line's or the command's */
+    char *request;    /* NULL: the prompt is continued */
+    struct ids ids;   /* then */
+    bool has_system;  /* its messages begin with one */
+};
+
+static const char *const passed[] = {/* to the chat format */
+                                     "tools",           "tool_choice",
+                                     "response_format", "reasoning_effort",
+                                     "thinking",        "messages"};
+static const char *const ignored[] = {"id",       "prompt", "model",     "user",
+                                      "metadata", "stop",   "logit_bias"};
+static const struct {
+    const char *member, *option;
+} settings[] = {
+    {"max_tokens", "n"},
+    {"max_completion_tokens", "n"},
+    {"temperature", "temp"},
+    {"top_p", "top-p"},
+    {"top_k", "top-k"},
+    {"min_p", "min-p"},
+    {"seed", "seed"},
+    {"repeat_penalty", "repeat-penalty"},
+    {"repeat_window", "repeat-window"},
+    {"presence_penalty", "presence-penalty"},
+    {"frequency_penalty", "frequency-penalty"},
+};
+
+static bool listed(const char *name, const char *const *list, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (!strcmp(list[i], name))
+            return true;
+    }
+    return false;
+}
+
+static int unknown_member(const char *name, struct err *e)
+{
+    const char *names[N_ELEMS(passed) + N_ELEMS(ignored) + N_ELEMS(settings)], *near;
+    unsigned n = 0;
+
+    for (size_t i = 0; i < N_ELEMS(passed); i++)
+        names[n++] = passed[i];
+    for (size_t i = 0; i < N_ELEMS(ignored); i++)
+        names[n++] = ignored[i];
+    for (size_t i = 0; i < N_ELEMS(settings); i++)
+        names[n++] = settings[i].member;
+    near = nearest_name(name, names, n);
+    return err_set(e, ERR_ARG, "unknown member \"%.40s\"%s%s%s", name,
+                   near ? " (did you mean " : "", near ? near : "", near ? "?)" : "");
+}
+
+static int take_setting(struct asked *a, const char *option, const json_t *value, struct err *e)
+{
+    char text[40];
+
+    if (json_is_null(value))
+        return 0;
+    if (json_is_integer(value))
+        snprintf(text, sizeof(text), "%" JSON_INTEGER_FORMAT, json_integer_value(value));
+    else if (json_is_real(value))
+        snprintf(text, sizeof(text), "%.17g", json_real_value(value));
+    else
+        return err_set(e, ERR_ARG, "must be a number");
+    return opts_set(&a->opts, option, text, e);
+}
+
+static int take_stop(struct asked *a, const json_t *value, struct err *e)
+{
+    size_t n = json_is_array(value) ? json_array_size(value) : !json_is_null(value);
+
+    if (n > OPTS_LIST_MAX)
+        return err_set(e, ERR_ARG, "stop: more than %d texts", OPTS_LIST_MAX);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *text = json_is_array(value) ? json_array_get(value, i) : value;
+
+        if (!json_string_length(text))
+            return err_set(e, ERR_ARG, "stop: a text with something in it, or a list of them");
+        a->opts.stop[i] = json_string_value(text);
+    }
+    a->opts.n_stop = (unsigned)n;
+    return 0;
+}
+
+static int take_bias(struct asked *a, json_t *value, struct err *e)
+{
+    const char *key;
+    json_t *v;
+
+    a->opts.n_bias = 0;
+    if (!json_is_object(value) && !json_is_null(value))
+        return err_set(e, ERR_ARG, "logit_bias: an object of ids and numbers");
+    json_object_foreach(value, key, v)
+    {
+        char *end;
+        long id = strtol(key, &end, 10);
+
+        if (*end || end == key || id < 0 || id > INT32_MAX || !json_is_number(v) ||
+            a->opts.n_bias == OPTS_LIST_MAX)
+            return err_set(e, ERR_ARG, "logit_bias: \"%.20s\" is no id with a number", key);
+        a->opts.bias[a->opts.n_bias++] =
+            (waste_bias){.id = (int32_t)id, .value = (float)json_number_value(v)};
+    }
+    return 0;
+}
+
+static int take_member(struct asked *a, const char *name, json_t *value, struct err *e)
+{
+    for (size_t i = 0; i < N_ELEMS(settings); i++) {
+        if (!strcmp(settings[i].member, name))
+            return take_setting(a, settings[i].option, value, e) ? err_wrap(e, "%s", name) : 0;
+    }
+    if (!strcmp(name, "stop"))
+        return take_stop(a, value, e);
+    if (!strcmp(name, "logit_bias"))
+        return take_bias(a, value, e);
+    if (listed(name, passed, N_ELEMS(passed)) || listed(name, ignored, N_ELEMS(ignored)))
+        return 0;
+    return unknown_member(name, e);
+}
+
+static int parse(struct asked *a, const struct request *r, struct err *e)
+{
+    json_error_t why;
+    const char *name;
+    json_t *value;
+
+    a->line = json_loadb(r->text, r->len, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &why);
+    if (!a->line)
+        return err_set(e, ERR_ARG, "not JSON: %s", why.text);
+    if (!json_is_object(a->line))
+        return err_set(e, ERR_ARG, "not a JSON object");
+    json_object_foreach(a->line, name, value)
+    {
+        if (take_member(a, name, value, e))
+            return e->code;
+    }
+    if (!json_object_get(a->line, "prompt") == !json_object_get(a->line, "messages"))
+        return err_set(e, ERR_ARG, "it has to have either prompt or messages");
+    value = json_object_get(a->line, "prompt");
+    if (value && !json_is_string(value))
+        return err_set(e, ERR_ARG, "prompt must be a text");
+    return 0;
+}
+
+static bool is_system(const json_t *message)
+{
+    const char *role = json_string_value(json_object_get(message, "role"));
+
+    return role && (!strcmp(role, "system") || !strcmp(role, "developer"));
+}
+
+/* --system comes first, unless the messages have one. */
+static int with_system(json_t *messages, const char *system)
+{
+    if (!system || is_system(json_array_get(messages, 0)))
+        return 0;
+    return json_array_insert_new(
+        messages, 0,
+        json_pack("{s:s, s:o}", "role", "system", "content", json_text(system, strlen(system))));
+}
+
+static int as_request(struct asked *a, struct err *e)
+{
+    json_t *request = json_object(), *prompt = json_object_get(a->line, "prompt");
+    json_t *messages = json_deep_copy(json_object_get(a->line, "messages"));
+    int bad = 0;
+
+    if (prompt)
+        messages = json_pack("[{s:s, s:O}]", "role", "user", "content", prompt);
+    for (size_t i = 0; i < N_ELEMS(passed); i++) {
+        json_t *v = json_object_get(a->line, passed[i]);
+
+        bad |= v && json_object_set(request, passed[i], v);
+    }
+    if (a->opts.think && !json_object_get(request, "reasoning_effort") &&
+        !json_object_get(request, "thinking"))
+        bad |= json_object_set_new(request, "reasoning_effort", json_string(a->opts.think));
+    if (json_is_array(messages))
+        bad |= with_system(messages, a->opts.system);
+    a->has_system = is_system(json_array_get(messages, 0));
+    bad |= json_object_set_new(request, "messages", messages);
+    a->request = bad ? NULL : json_dumps(request, JSON_COMPACT);
+    json_decref(request);
+    return a->request ? 0 : err_set(e, ERR_NOMEM, "a request");
+}
+
+static int as_text(struct asked *a, const struct speaker *s, struct err *e)
+{
+    json_t *prompt = json_object_get(a->line, "prompt");
+    size_t len = json_string_length(prompt);
+
+    if (!prompt)
+        return err_set(e, ERR_UNSUPPORTED, "messages: %s",
+                       a->opts.raw ? "--raw continues texts" : "the model has no chat format");
+    if (!s->tokenizer)
+        return err_set(e, ERR_UNSUPPORTED, "the container has no tokenizer");
+    if (!len)
+        return err_set(e, ERR_ARG, "the prompt is empty");
+    a->ids.id = malloc(len * sizeof(*a->ids.id));
+    if (!a->ids.id || waste_encode(s->tokenizer, WASTE_CONTENT, json_string_value(prompt), len,
+                                   a->ids.id, len, &a->ids.n) != WASTE_OK)
+        return err_set(e, ERR_NOMEM, "a prompt of %zu bytes", len);
+    return 0;
+}
+
+static void asked_release(struct asked *a)
+{
+    json_decref(a->line);
+    free(a->request);
+    free(a->ids.id);
+}
+
+/* ---- its answer ---- */
+
+static bool show(struct turn *t, const waste_item *item, double ms)
+{
+    (void)t, (void)item, (void)ms;
+    return true;
+}
+
+static json_t *begin_answer(const struct request *r, const struct asked *a)
+{
+    json_t *o = json_pack("{s:I}", "line", (json_int_t)r->line), *id;
+    char name[17];
+
+    id = json_object_get(a->line, "id");
+    if (id)
+        json_object_set(o, "id", id);
+    json_object_set_new(o, "request", json_string(hash_name(name, r->hash)));
+    return o;
+}
+
+static void put(json_t *o, const json_t *message, const char *from, const char *as)
+{
+    json_t *v = json_object_get(message, from);
+
+    if (v)
+        json_object_set(o, as, v);
+}
+
+static const char *finish_name(const struct turn *t, const json_t *message)
+{
+    if (t->end == END_ID && json_object_get(message, "tool_calls"))
+        return "tool_calls";
+    return t->end == END_ID || t->end == END_STRING ? "stop" : end_name(t->end);
+}
+
+static void end_answer(json_t *o, struct turn *t, const struct asked *a)
+{
+    json_t *message = t->reply ? turn_message(t) : NULL;
+
+    json_object_set_new(o, "text",
+                        json_text(t->answer.whole ? t->answer.whole : "", t->answer.whole_len));
+    put(o, message, "reasoning_content", "reasoning");
+    put(o, message, "tool_calls", "tool_calls");
+    json_object_set_new(o, "finish", json_string(finish_name(t, message)));
+    json_object_set_new(o, "usage",
+                        json_pack("{s:I, s:I, s:I}", "prompt_tokens", (json_int_t)t->n_ids,
+                                  "completion_tokens", (json_int_t)t->n_generated, "total_tokens",
+                                  (json_int_t)(t->n_ids + t->n_generated)));
+    if (a->opts.temp > 0)
+        json_object_set_new(o, "seed", json_u64(a->opts.seed));
+    json_object_set_new(o, "ms", json_real((t->prefill_s + t->decode_s) * 1e3));
+    json_decref(message);
+}
+
+/* Ask. 0: o has the answer; ERR_CANCELLED: an interrupt ended it; else why there is none. */
+static int ask(struct batch *b, struct speaker *s, struct asked *a, json_t *o, struct err *e)
+{
+    const struct opts *p = &a->opts;
+    struct turn t = {0};
+    int rc;
+
+    if (draw_seed(b->c, &a->opts))
+        return err_set(e, ERR_IO, "the system has no seed to give");
+    if (speaker_sampling(s, p, 0, e))
+        return e->code;
+    if (a->request)
+        rc = turn_open_request(&t, s, a->request, strlen(a->request), p->stop, p->n_stop, e);
+    else
+        rc = turn_open_ids(&t, s, a->ids.id, a->ids.n, p->stop, p->n_stop, e);
+    if (!rc && t.n_ids > s->ctx_max)
+        rc = err_set(e, ERR_ARG, "the prompt has %zu tokens, the context %u positions", t.n_ids,
+                     s->ctx_max);
+    if (!rc) {
+        t.n_max = p->n_tokens ? (uint32_t)p->n_tokens : TOKENS_DEFAULT;
+        t.show = show;
+        if (a->has_system)
+            turn_keep_long(&t, 0);
+        turn_run(&t);
+        if (t.end == END_INTERRUPTED)
+            rc = err_set(e, ERR_CANCELLED, "interrupted");
+        else if (t.end == END_ERROR)
+            rc = err_set(e, ERR_IO, "%s", t.status != WASTE_OK ? t.detail : t.err.text);
+        else
+            end_answer(o, &t, a);
+    }
+    if (!rc)
+        note(b->c, "line %lld: %u tokens, %.2f tok/s, ended by %s",
+             (long long)json_integer_value(json_object_get(o, "line")), t.n_generated,
+             t.decode_s > 0 ? t.n_generated / t.decode_s : 0, end_text(t.end));
+    turn_close(&t);
+    return rc;
+}
+
+/* One line, whole or (after a crash) torn; on the disk when this returns. */
+static int append(struct batch *b, const json_t *o)
+{
+    char *text = json_dumps(o, JSON_COMPACT | JSON_REAL_PRECISION(9));
+    size_t len = text ? strlen(text) : 0, at = 0;
+
+    if (!text)
+        return fail(b->c, EXIT_MEMORY, NULL, b->out, "no memory for the answer");
+    text[len++] = '\n'; /* in the place of the NUL */
+    while (at < len) {
+        ssize_t n = write(b->fd, text + at, len - at);
+
+        if (n < 0 && errno != EINTR)
+            break;
+        at += n > 0 ? (size_t)n : 0;
+    }
+    free(text);
+    if (at < len || fsync(b->fd))
+        return fail(b->c, EXIT_RUNTIME, "The same command goes on where it was.", b->out, "%s",
+                    strerror(errno));
+    return 0;
+}
+
+static int answer(struct batch *b, struct speaker *s, struct request *r)
+{
+    struct asked a = {.opts = b->c->opts};
+    json_t *o;
+    struct err e = {0};
+    int rc;
+
+    rc = parse(&a, r, &e);
+    if (!rc)
+        rc = s->chat ? as_request(&a, &e) : as_text(&a, s, &e);
+    o = begin_answer(r, &a);
+    if (!rc)
+        rc = ask(b, s, &a, o, &e);
+    if (rc == ERR_CANCELLED) {
+        rc = EXIT_INTERRUPTED;
+    } else {
+        if (rc) {
+            json_object_set_new(o, "error", json_text(e.text, strlen(e.text)));
+            note(b->c, "line %zu: %s", r->line, e.text);
+            b->n_failed++;
+        }
+        rc = append(b, o);
+    }
+    json_decref(o);
+    asked_release(&a);
+    return rc;
+}
+
+int batch_run(struct batch *b, struct speaker *s)
+{
+    int rc = 0;
+
+    for (size_t i = 0; i < b->n && !rc; i++) {
+        if (!b->requests[i].answered)
+            rc = term_interrupted() ? EXIT_INTERRUPTED : answer(b, s, &b->requests[i]);
+    }
+    if (!rc && b->n_failed)
+        rc = fail(b->c, EXIT_RUNTIME, NULL, b->out,
+                  "%zu of %zu requests failed; their lines say why", b->n_failed, b->n);
+    return rc;
+}
