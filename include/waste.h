@@ -279,6 +279,21 @@ typedef struct { /* since open */
 
 WASTE_API waste_status waste_get_counters(const waste_ctx *ctx, waste_counters *out);
 
+enum { WASTE_EXPERT_ABSENT, WASTE_EXPERT_READING, WASTE_EXPERT_RESIDENT };
+
+typedef struct {
+    uint32_t size;
+    uint32_t n_experts;                            /* of this layer; 0: it has none */
+    uint64_t hits_resident, hits_prefetch, misses; /* pins since open */
+    uint32_t n_resident, n_reading;                /* now; only if a map was asked for */
+} waste_layer_use;
+
+/* What a layer (0...n_layers - 1) found in memory, and what of it is there now. map: NULL, or room
+ * for cap values of WASTE_EXPERT_*, one for each expert. WASTE_E_ARG: no such layer, or cap is less
+ * than n_experts. It costs a look-up for each expert. */
+WASTE_API waste_status waste_layer_get_use(waste_ctx *ctx, uint32_t layer, waste_layer_use *out,
+                                           uint8_t *map, size_t cap);
+
 /* Learn: write which experts were used since open or the last save into usage_path, on top of half
  * of what is there. The next open asks for the hottest until the first pass comes, and later only
  * where the drive has nothing else to do and the pool has room. The file is replaced as a whole or
@@ -753,7 +768,8 @@ enum {
     WASTE_ABI_MESSAGE_END,
     WASTE_ABI_IMAGE_PLACE,
     WASTE_ABI_PROMPT_INFO,
-    WASTE_ABI_EVENT
+    WASTE_ABI_EVENT,
+    WASTE_ABI_LAYER_USE
 };
 WASTE_API size_t waste_abi(int kind); /* sizeof; 0 for an unknown kind. Any thread */
 
