@@ -19,11 +19,11 @@ enum {
 struct build {
     struct grammar *g;
     struct rules *r;
-    uint32_t *size;       /* [n_expr] of the expression written out; 0: not known yet */
-    uint8_t *empty;       /* [n_expr] 1: may be empty, 2: may not; 0: not known yet */
-    uint8_t *rule_empty;  /* [n_rule] */
-    uint32_t *dfa_of;     /* [r->n_dfa] */
-    uint32_t string, key; /* automata; NET_NONE until needed */
+    uint32_t *size;      /* [n_expr] of the expression written out; 0: not known yet */
+    uint8_t *empty;      /* [n_expr] 1: may be empty, 2: may not; 0: not known yet */
+    uint8_t *rule_empty; /* [n_rule] */
+    uint32_t *dfa_of;    /* [r->n_dfa] */
+    uint32_t string[3];  /* automata, by enum spelling; NET_NONE until needed */
     uint64_t work;
     unsigned depth;
     struct err *e;
@@ -252,9 +252,14 @@ static void escapes_u(struct nfa *a, uint32_t from, uint32_t body)
     CHAIN(a, from, body, "dD", "89abAB", HEX, HEX, "\\", "u", "dD", "c-fC-F", HEX, HEX);
 }
 
-/* State 0 waits for the quote, state 1 is between two characters. With one spelling of each
- * character only, texts are equal where their bytes are. */
-static struct dfa *string_dfa(bool one_spelling, struct err *e)
+enum spelling {
+    ANY_SPELLING,
+    ONE_SPELLING, /* of each character: texts are equal where their bytes are */
+    NO_ESCAPES,   /* an attribute of markup: no character that would be written otherwise there */
+};
+
+/* State 0 waits for the quote, state 1 is between two characters. */
+static struct dfa *string_dfa(enum spelling spelling, struct err *e)
 {
     struct nfa a = {0};
     uint32_t start = nfa_state(&a), body = nfa_state(&a), end = nfa_state(&a);
@@ -265,11 +270,15 @@ static struct dfa *string_dfa(bool one_spelling, struct err *e)
     nfa_edge(&a, start, body, '"', '"');
     nfa_edge(&a, body, end, '"', '"');
     nfa_chars(&a, body, body, 0x20, '"' - 1);
-    nfa_chars(&a, body, body, '"' + 1, '\\' - 1);
+    nfa_chars(&a, body, body, '"' + 1, '&' - 1);
+    nfa_chars(&a, body, body, '&' + 1, '\\' - 1);
     nfa_chars(&a, body, body, '\\' + 1, 0x10ffff);
-    nfa_edge(&a, body, escape, '\\', '\\');
-    CHAIN(&a, escape, body, "\"\\bfnrt");
-    if (!one_spelling) {
+    if (spelling != NO_ESCAPES) {
+        nfa_edge(&a, body, body, '&', '&');
+        nfa_edge(&a, body, escape, '\\', '\\');
+        CHAIN(&a, escape, body, "\"\\bfnrt");
+    }
+    if (spelling == ANY_SPELLING) {
         CHAIN(&a, escape, body, "/");
         CHAIN(&a, escape, u, "u");
         escapes_u(&a, u, body);
@@ -283,7 +292,7 @@ static struct dfa *string_dfa(bool one_spelling, struct err *e)
 struct dfa *grammar_string_dfa(uint32_t min, uint32_t max, struct err *e)
 {
     uint32_t most = max == REPEAT_ANY ? min : max;
-    struct dfa *one = string_dfa(false, e), *d;
+    struct dfa *one = string_dfa(ANY_SPELLING, e), *d;
     unsigned n;
 
     if (!one)
@@ -447,10 +456,11 @@ static void emit_repeat(struct build *b, const struct expr *x, uint32_t from, ui
 static uint32_t string_leaf(struct build *b, const struct expr *x)
 {
     bool key = x->kind == EXPR_KEY;
-    uint32_t *dfa = key ? &b->key : &b->string;
+    enum spelling spelling = !key ? ANY_SPELLING : x->min ? NO_ESCAPES : ONE_SPELLING;
+    uint32_t *dfa = &b->string[spelling];
 
     if (*dfa == NET_NONE) {
-        struct dfa *d = string_dfa(key, b->e);
+        struct dfa *d = string_dfa(spelling, b->e);
 
         if (!d) {
             b->failed = true;
@@ -462,7 +472,7 @@ static uint32_t string_leaf(struct build *b, const struct expr *x)
                                      .dfa = *dfa,
                                      .a = x->a,
                                      .n = x->n,
-                                     .min = x->min,
+                                     .min = key ? 0 : x->min,
                                      .max = key ? REPEAT_ANY : x->max});
 }
 
@@ -807,7 +817,7 @@ int grammar_compile(struct grammar **out, enum grammar_kind kind, const char *te
                     const struct tokenizer *tokenizer, int32_t after, struct err *e)
 {
     struct grammar *g;
-    struct build b = {.string = NET_NONE, .key = NET_NONE, .work = WORK, .e = e};
+    struct build b = {.string = {NET_NONE, NET_NONE, NET_NONE}, .work = WORK, .e = e};
     const char *what = kind == GRAMMAR_JSON_SCHEMA ? "schema" : "grammar";
     int rc;
 

@@ -162,9 +162,13 @@ uint32_t expr_string(struct rules *r, uint32_t min, uint32_t max)
                (struct expr){.kind = min > max ? EXPR_NEVER : EXPR_STRING, .min = min, .max = max});
 }
 
-uint32_t expr_key(struct rules *r, const uint32_t *names, size_t n)
+uint32_t expr_key(struct rules *r, const uint32_t *names, size_t n, bool attribute)
 {
-    return add_kids(r, EXPR_KEY, names, n);
+    uint32_t x = add_kids(r, EXPR_KEY, names, n);
+
+    if (!r->failed.code)
+        r->expr[x].min = attribute;
+    return x;
 }
 
 uint32_t expr_token(struct rules *r, enum expr_kind kind, int32_t id)

@@ -32,7 +32,8 @@ enum expr_kind {
     EXPR_DFA,    /* what dfas[a] matches; never the empty text */
     EXPR_STRING, /* a JSON string of min to max characters */
     EXPR_KEY,    /* a JSON string that no key of this object was before; names: kids[a, a + n) are
-                    EXPR_BYTES of keys (as in the text, without quotes) that are taken */
+                    EXPR_BYTES of keys (as in the text, without quotes) that are taken.
+                    min = 1: one without escapes, backslashes and &, as attributes have them */
     EXPR_TOKEN,  /* the control token with id a */
     EXPR_OTHER,  /* any one token but the control token a */
 };
@@ -80,7 +81,7 @@ uint32_t expr_repeat(struct rules *r, uint32_t kid, uint32_t min, uint32_t max);
 uint32_t expr_rule(struct rules *r, uint32_t rule);
 uint32_t expr_dfa(struct rules *r, struct dfa *owned);
 uint32_t expr_string(struct rules *r, uint32_t min, uint32_t max);
-uint32_t expr_key(struct rules *r, const uint32_t *names, size_t n);
+uint32_t expr_key(struct rules *r, const uint32_t *names, size_t n, bool attribute);
 uint32_t expr_token(struct rules *r, enum expr_kind kind, int32_t id);
 
 #define EXPR_SEQ(r, ...)                                                                           \
