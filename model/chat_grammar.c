@@ -215,7 +215,7 @@ struct writer {
     struct prompt *p;
     struct buf *b;
     bool calls, must_call; /* there may be some; there must */
-    bool value;            /* the response has a form: rule chat-value */
+    bool value;            /* the response has a form, rule chat-value */
     struct err *e;
 };
 
@@ -259,20 +259,21 @@ static void put_tools(struct writer *w, const char *behind_name)
     }
 }
 
-/* How the response and the calls go together; close: what ends the response. A response with a form
- * may be missing if there are calls. */
+/* How the response and the calls go together; close: what ends the response. It is empty where
+ * there must be calls, or a model that would rather talk would never come to them; a response with
+ * a form may be empty if there are calls. */
 static void put_answer(struct writer *w, const char *close)
 {
-    const char *value = w->value ? "chat-value" : ".*";
-
     put(w->b, "chat-answer ::= ");
-    put(w->b, value);
-    put(w->b, w->value && w->must_call ? "? " : " ");
-    put(w->b, close);
-    if (w->calls)
-        put(w->b, w->must_call ? " chat-calls" : " chat-calls?");
-    if (w->calls && w->value && !w->must_call) {
+    if (!w->must_call) {
+        put(w->b, w->value ? "chat-value " : ".* ");
+        put(w->b, close);
+    }
+    if (w->calls && !w->must_call)
+        put(w->b, " chat-calls?");
+    if (w->calls && !w->must_call && w->value)
         put(w->b, " | ");
+    if (w->calls && (w->must_call || w->value)) {
         put(w->b, close);
         put(w->b, " chat-calls");
     }
