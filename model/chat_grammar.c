@@ -132,17 +132,20 @@ void chat_grammar_keep(struct prompt *p, const struct conversation *c)
 
 /* ---- schemas ---- */
 
-static int schema_try(const struct prompt *p, struct str schema, bool arguments, struct err *e)
+static int schema_try(struct rules *r, const struct prompt *p, struct str schema, bool arguments,
+                      struct err *e)
 {
     const int32_t *ids = p->chat->ids;
     struct argument_marks marks = {ids[MARK_OPEN], ids[MARK_CLOSE], ids[MARK_SEP]};
-    struct rules r = {0};
     int rc;
 
     rc = arguments && p->chat->format == WASTE_CHAT_XTML
-             ? json_schema_read_arguments(&r, schema.s, schema.len, &marks, e)
-             : json_schema_read(&r, schema.s, schema.len, e);
-    rules_release(&r);
+             ? json_schema_read_arguments(r, schema.s, schema.len, &marks, e)
+             : json_schema_read(r, schema.s, schema.len, e);
+    if (rc || r->n_expr > RULES_EXPRS_MAX / 2) { /* what is half made is not to be shared */
+        rules_release(r);
+        *r = (struct rules){0};
+    }
     return rc;
 }
 
@@ -158,8 +161,8 @@ static void tool_place(char out[160], const struct prompt *p, const struct answe
 }
 
 /* The schema of its arguments; any, where it is not understood and nobody insists. */
-static int arguments_schema(struct prompt *p, const struct answer_tool *tool, struct str *schema,
-                            struct err *e)
+static int arguments_schema(struct rules *tried, struct prompt *p, const struct answer_tool *tool,
+                            struct str *schema, struct err *e)
 {
     char place[160];
 
@@ -167,7 +170,7 @@ static int arguments_schema(struct prompt *p, const struct answer_tool *tool, st
     *schema = schema_of(p, tool);
     if (!schema->len)
         return err_set(e, ERR_ARG, "%s must be a schema of objects", place);
-    if (!schema_try(p, *schema, true, e))
+    if (!schema_try(tried, p, *schema, true, e))
         return 0;
     if (tool->strict || e->code == ERR_NOMEM)
         return err_wrap(e, "%s", place);
@@ -215,6 +218,7 @@ struct writer {
     struct prompt *p;
     struct buf *b;
     bool calls, must_call; /* there may be some; there must */
+    struct rules tried;    /* schemas, to know about them before they are put together */
     bool value;            /* the response has a form, rule chat-value */
     struct err *e;
 };
@@ -227,7 +231,7 @@ static int put_arguments(struct writer *w)
     for (size_t i = 0; i < w->p->answer.n_tools; i++) {
         struct str schema;
 
-        if (arguments_schema(w->p, &w->p->answer.tools[i], &schema, w->e))
+        if (arguments_schema(&w->tried, w->p, &w->p->answer.tools[i], &schema, w->e))
             return w->e->code;
         put(w->b, "chat-arguments-");
         put_number(w->b, i);
@@ -351,7 +355,7 @@ static int put_value(struct writer *w, const struct chat_constraint *k)
         schema = k->schema;
     if (!schema.len)
         return k->schema.s ? err_set(w->e, ERR_ARG, "the schema of the response is empty") : 0;
-    if (schema_try(w->p, schema, false, w->e))
+    if (schema_try(&w->tried, w->p, schema, false, w->e))
         return err_wrap(w->e, "%s",
                         k->schema.s ? "the response" : "response_format.json_schema.schema");
     while (schema.len && strchr(" \t\r\n", schema.s[0]))
@@ -404,6 +408,7 @@ static int write_all(struct writer *w, const struct chat_constraint *k)
 int chat_grammar(struct prompt *p, const struct chat_constraint *k, struct str *text, struct err *e)
 {
     struct buf *b = &p->answer.grammar;
+    int rc;
     struct writer w = {
         .p = p,
         .b = b,
@@ -419,8 +424,10 @@ int chat_grammar(struct prompt *p, const struct chat_constraint *k, struct str *
     if (!asks(p, k))
         return 0;
     b->n = 0;
-    if (write_all(&w, k))
-        return e->code;
+    rc = write_all(&w, k);
+    rules_release(&w.tried);
+    if (rc)
+        return rc;
     buf_put(b, "", 1);
     if (b->failed)
         return err_set(e, ERR_NOMEM, "the grammar of an answer");

@@ -98,13 +98,57 @@ static int refuse(struct reader *s, int code, const char *keyword, const char *w
     return err_set(s->e, code, "schema: %s.%s: %s", s->path, keyword, why);
 }
 
+enum { SHARED_BYTES = 1024 };
+
+struct shared_text {
+    uint32_t word[SHARED_BYTES / sizeof(uint32_t) + 2]; /* form, length, bytes */
+    size_t len;
+};
+
+static int shared_put(const char *text, size_t n, void *to)
+{
+    struct shared_text *t = to;
+
+    if (n > SHARED_BYTES - t->len)
+        return -1;
+    memcpy((char *)&t->word[2] + t->len, text, n);
+    t->len += n;
+    return 0;
+}
+
+/* Tools and properties are often alike: where the rule of a schema with this text is, or is to be
+ * noted. NULL: it is large, or what it means depends on its document. */
+static uint32_t *shared_rule(struct reader *s, const json_t *schema, enum form form, bool *fresh)
+{
+    struct shared_text t = {.word = {form}};
+    struct rules *r = s->r;
+    uint32_t i;
+
+    if (json_dump_callback(schema, shared_put, &t, JSON_COMPACT | JSON_ENCODE_ANY) ||
+        memmem(&t.word[2], t.len, "\"$ref\"", 6) ||
+        (!r->schemas.table && !intern_open(&r->schemas)))
+        return NULL;
+    t.word[1] = (uint32_t)t.len;
+    i = intern_put(&r->schemas, t.word, 2 + (uint32_t)((t.len + 3) / 4), fresh);
+    if (i != INTERN_NONE && i >= r->cap_schema) {
+        uint32_t *more = realloc(r->rule_of_schema, (2 * (size_t)i + 64) * sizeof(*more));
+
+        if (!more)
+            return NULL;
+        r->rule_of_schema = more;
+        r->cap_schema = 2 * (size_t)i + 64;
+    }
+    return i == INTERN_NONE ? NULL : &r->rule_of_schema[i];
+}
+
 /* A rule for a schema: made now, filled later. */
 static uint32_t rule_for(struct reader *s, const json_t *schema, const char *step, enum form form)
 {
     uintptr_t address = (uintptr_t)schema;
     uint32_t word[3] = {(uint32_t)address, (uint32_t)((uint64_t)address >> 32), form}, i;
     char path[PATH_BYTES];
-    bool fresh = false;
+    bool fresh = false, first = true;
+    uint32_t *shared;
 
     if (s->r->failed.code)
         return 0;
@@ -133,7 +177,12 @@ static uint32_t rule_for(struct reader *s, const json_t *schema, const char *ste
         (int)sizeof(path))
         memcpy(path + sizeof(path) - 4, "...", 4);
     if (i != INTERN_NONE) {
-        s->rule_of[i] = rule_new(s->r, path, strlen(path));
+        shared = shared_rule(s, schema, form, &first);
+        s->rule_of[i] = shared && !first ? *shared : rule_new(s->r, path, strlen(path));
+        if (shared && !first)
+            return s->rule_of[i];
+        if (shared)
+            *shared = s->rule_of[i];
         s->wanted[s->n_wanted] = (struct wanted){schema, s->rule_of[i], form, strdup(path)};
         if (s->wanted[s->n_wanted++].path)
             return s->rule_of[i];

@@ -7,6 +7,9 @@ enum { NFA_STATES_MAX = 1 << 14 };
 
 void rules_release(struct rules *r)
 {
+    if (r->schemas.table)
+        intern_close(&r->schemas);
+    free(r->rule_of_schema);
     for (size_t i = 0; i < r->n_dfa; i++)
         dfa_close(r->dfa[i]);
     free(r->expr);

@@ -13,6 +13,7 @@
 
 #include "base/err.h"
 #include "model/dfa.h"
+#include "model/intern.h"
 
 enum {
     RULES_EXPRS_MAX = 1 << 20,
@@ -61,6 +62,9 @@ struct rules {
     struct dfa **dfa;
     size_t n_expr, n_kid, n_range, n_byte, n_rule, n_dfa;
     size_t cap_expr, cap_kid, cap_range, cap_byte, cap_rule, cap_dfa;
+    struct intern schemas; /* small ones that refer to nothing, as text: equal ones have one rule */
+    uint32_t *rule_of_schema;
+    size_t cap_schema;
     uint32_t root; /* a rule */
     struct err failed;
 };
