@@ -219,6 +219,8 @@ size_t waste_abi(int kind)
         return sizeof(waste_layer_use);
     case WASTE_ABI_EVENT:
         return sizeof(waste_event);
+    case WASTE_ABI_CONSTRAINT:
+        return sizeof(waste_constraint);
     }
     return 0;
 }
