@@ -133,8 +133,10 @@ static uint32_t *shared_rule(struct reader *s, const json_t *schema, enum form f
     if (i != INTERN_NONE && i >= r->cap_schema) {
         uint32_t *more = realloc(r->rule_of_schema, (2 * (size_t)i + 64) * sizeof(*more));
 
-        if (!more)
+        if (!more) {
+            err_set(&r->failed, ERR_NOMEM, "schema");
             return NULL;
+        }
         r->rule_of_schema = more;
         r->cap_schema = 2 * (size_t)i + 64;
     }
@@ -579,7 +581,9 @@ static int with_length(struct reader *s, struct dfa **d, const struct dfa *lengt
 
     if (!(*d)->n)
         return 0;
-    if (!length || dfa_both(&both, *d, length, DFA_STATES_MAX / 2, &s->work, s->e) || !both)
+    if (length && dfa_both(&both, *d, length, DFA_STATES_MAX / 2, &s->work, s->e))
+        return s->e->code;
+    if (!both)
         return refuse(s, ERR_LIMIT, min ? "minLength" : "maxLength",
                       "too large to be combined with a pattern or format");
     dfa_close(*d);
