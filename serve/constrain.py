@@ -20,10 +20,13 @@ ANY_OBJECT = {"type": "object"}
 @dataclasses.dataclass
 class Constraint:
     schema: dict = None    # the answer is JSON that satisfies it
+    grammar: str = None    # or a text of this grammar: docs/CONSTRAINED.md
     hidden: tuple = ()     # members of the request that the format has no words for
 
     def settings(self):
         """Members of engine.Sampling."""
+        if self.grammar is not None:
+            return {"grammar": engine.utf8(self.grammar), "grammar_kind": engine.GRAMMAR_TEXT}
         if self.schema is None:
             return {}
         return {"grammar": json.dumps(self.schema).encode(),
@@ -61,15 +64,28 @@ def check_tools(f):
                           "arguments of calls", "unsupported_strict")
 
 
+def text_plan(f):
+    """The Constraint of a completion: `grammar`, or `json_schema`."""
+    schema, grammar = f.object("json_schema"), f.string("grammar")
+    if schema and grammar is not None:
+        raise invalid("grammar", "grammar and json_schema together make no sense")
+    return Constraint(schema=schema and schema.value, grammar=grammar)
+
+
 def plan(f, chat_info):
     """The Constraint of a chat request."""
-    schema = schema_of(f)
+    schema, grammar = schema_of(f), f.string("grammar")
     check_tools(f)
+    if grammar is not None:
+        if schema is not None:
+            raise invalid("grammar", "grammar and response_format together make no sense")
+        return Constraint(grammar=grammar)
+    hidden = () if chat_info.has_answer_formats else ("response_format",)
     if schema is None:
-        return Constraint(hidden=() if chat_info.has_answer_formats else ("response_format",))
+        return Constraint(hidden=hidden)
     if chat_info.has_thinking:
         return Constraint()  # words only: where the answer begins is the format's secret
     if f.array("tools"):
         raise invalid("response_format", "response_format and tools together are not in this "
                                          "version for this chat format")
-    return Constraint(schema, () if chat_info.has_answer_formats else ("response_format",))
+    return Constraint(schema, hidden=hidden)

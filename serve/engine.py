@@ -414,7 +414,7 @@ class Stops:
     def __init__(self, strings):
         data = [utf8(s) for s in strings]
         texts = (Text * len(data))(*((d, len(d)) for d in data))
-        self.handle = c_void_p()
+        self.handle = c_void_p()  # first: what failed to open is closed, too
         check(lib.waste_stops_open(texts, len(data), byref(self.handle)))
 
     def feed(self, text, end=False):
@@ -427,6 +427,8 @@ class Stops:
     def close(self):
         lib.waste_stops_close(self.handle)
         self.handle = None
+
+    __del__ = close
 
 
 # ---- conversations -------------------------------------------------------------------------------
@@ -482,6 +484,8 @@ class Prompt:
         lib.waste_prompt_close(self.handle)
         self.handle = None
 
+    __del__ = close
+
 
 class Reply:
     """A reply as it comes: ids in, (kind, text, call, id, complete) out."""
@@ -505,6 +509,8 @@ class Reply:
     def close(self):
         lib.waste_reply_close(self.handle)
         self.handle = None
+
+    __del__ = close
 
 
 # ---- the model -----------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """OpenAI's chat completions and completions: requests by field name, answers and chunks."""
 
 import dataclasses
-import json
 import os
 import time
 
@@ -311,18 +310,16 @@ class CompletionAnswer(Answer):
     prefix, object_name, chunk_name = "cmpl-", "text_completion", "text_completion"
 
     def __init__(self, model, tokenizer, options, echo=""):
-        super().__init__(model, tokenizer, options)
         self.echo = echo
+        super().__init__(model, tokenizer, options)
 
     def _new_choice(self, index):
-        return {"index": index, "text": "", "logprobs": None, "finish_reason": None}
+        return {"index": index, "text": self.echo, "logprobs": None, "finish_reason": None}
 
     def begin(self):
         if not self.echo:
             return []
-        for choice in self.choices:
-            choice["text"] = self.echo
-        return [self._chunk({**c, "logprobs": None}) for c in self.choices]
+        return [self._chunk(self._new_choice(i)) for i in range(self.options.n)]
 
     def more(self, index, d):
         choice, logprobs = self.choices[index], None
@@ -352,9 +349,3 @@ class CompletionAnswer(Answer):
         chunk = self._chunk({"index": index, "text": "", "logprobs": None, "finish_reason": reason})
         chunk["waste"] = extension(ended)
         return [chunk]
-
-
-def without(body, members):
-    """A request's bytes without members that are enforced in another way than by words."""
-    return json.dumps({k: v for k, v in body.items() if k not in members}).encode()
-

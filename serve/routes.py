@@ -2,18 +2,21 @@
 
 import asyncio
 import ipaddress
+import json
 import time
 import urllib.parse
 
 from aiohttp import web
 
-from serve import constrain, engine, openai
+from serve import anthropic, constrain, engine, openai, responses
 from serve.connection import json_response
 from serve.errors import ApiError, busy, invalid
 from serve.fields import Fields, parse
+from serve.metrics import Metrics
 from serve.reading import ChatReader, TextReader
+from serve.replays import GRACE, Replays
 from serve.scheduler import READY, Full, Job
-from serve.stream import ClientGone, Exchange, Feed, Sse, at_once, streamed
+from serve.stream import ClientGone, Exchange, Sse, at_once, streamed
 
 ALLOWED_HEADERS = ("Authorization, Content-Type, X-Api-Key, Idempotency-Key, Anthropic-Version, "
                    "Anthropic-Beta, OpenAI-Organization, OpenAI-Project")
@@ -45,13 +48,21 @@ class Routes:
         self.scheduler, self.tokenizer, self.chat = scheduler, tokenizer, chat
         self.chat_missing, self.model_id, self.keys = chat_missing, model_id, keys
         self.options, self.log = options, log
+        self.metrics = Metrics(scheduler)
+        scheduler.observe = self.metrics.answer
         self.created, self.n = int(time.time()), 0
+        self.replays = Replays()
         self.in_flight = {}  # requests being worked on, by key
         self.table = {
             "/health": {"GET": self.health},
             "/v1/models": {"GET": self.models},
+            "/v1/models/{id}": {"GET": self.model},
             "/v1/chat/completions": {"POST": self.chat_completions},
             "/v1/completions": {"POST": self.completions},
+            "/v1/responses": {"POST": self.responses},
+            "/v1/messages": {"POST": self.messages},
+            "/v1/messages/count_tokens": {"POST": self.count_tokens},
+            "/metrics": {"GET": self.metrics_text},
             "/tokenize": {"POST": self.tokenize},
             "/detokenize": {"POST": self.detokenize},
             "/apply-template": {"POST": self.apply_template},
@@ -77,7 +88,7 @@ class Routes:
             self._log(request, status, time.monotonic() - begun)
 
     async def _answer(self, request):
-        dialect = "openai"
+        dialect = "anthropic" if "/messages" in request.path else "openai"
         try:
             headers = self._cors(request.http)
             handler = self._route(request.http)
@@ -98,18 +109,25 @@ class Routes:
 
     def _log(self, request, status, seconds):
         http = request.http
+        self.metrics.request(self._known(http.path), status, seconds)
         quiet = http.path in ("/health", "/metrics") and status == 200
         self.log.log(10 if quiet else 20, "request", extra={
             "n": request.number, "method": http.method, "path": http.path, "status": status,
             "ms": round(seconds * 1e3, 1), "key": request.key, **request.note})
 
-    def _route(self, http):
-        path = http.path.rstrip("/") or "/"
-        if path not in self.table and "/v1" + path in self.table:
-            path = "/v1" + path
-        methods = self.table.get(path)
+    def _known(self, path):
+        """A path of the table, whichever way it was written, or "other"."""
+        path = path.rstrip("/") or "/"
+        path = path if path in self.table else "/v1" + path
+        if path.removeprefix("/v1").startswith("/v1/models/"):
+            path = path.removeprefix("/v1")
         if path.startswith("/v1/models/"):
-            methods = {"GET": self.model}
+            return "/v1/models/{id}"
+        return path if path in self.table else "other"
+
+    def _route(self, http):
+        path = http.path.rstrip("/")
+        methods = self.table.get(self._known(http.path))
         if not methods:
             if path in OUT_OF_SCOPE:
                 raise ApiError(501, f"{OUT_OF_SCOPE[path]}: not what this server does")
@@ -224,6 +242,10 @@ class Routes:
             "tools": bool(self.chat.info.has_tools), "images": False}
         return value
 
+    async def metrics_text(self, request):
+        text, kind = self.metrics.text()
+        return web.Response(body=text, headers={"Content-Type": kind})
+
     async def models(self, request):
         return json_response({"object": "list", "data": [self._model()]})
 
@@ -283,7 +305,7 @@ class Routes:
         Python does not."""
         hidden = [m for m in constraint.hidden if m in body]
         if hidden:
-            raw = openai.without(body, hidden)
+            raw = dumps({k: v for k, v in body.items() if k not in hidden})
         try:
             return await asyncio.to_thread(self._chat().render, raw)
         except engine.Failure as e:
@@ -294,17 +316,53 @@ class Routes:
 
     async def chat_completions(self, request):
         body = parse(request.body)
+        options = openai.chat_options(Fields(body), self.options.temperature)
+
+        def answer(prompt):
+            return openai.ChatAnswer(self.model_id, self.tokenizer, options, prompt.effort)
+
+        return await self._converse(request, options, body, request.body, answer, Sse())
+
+    async def messages(self, request):
+        f = Fields(parse(request.body))
+        options, body = anthropic.options(f), anthropic.conversation(f)
+        options.settings = openai.sampling(f, self.options.temperature)
+
+        def answer(prompt):
+            return anthropic.MessagesAnswer(self.model_id, options, len(prompt.ids), prompt.effort)
+
+        return await self._converse(request, options, body, dumps(body), answer,
+                                    anthropic.MessagesSse())
+
+    async def count_tokens(self, request):
+        body = anthropic.conversation(Fields(parse(request.body)))
+        openai.check_messages(Fields(body))
+        prompt = await self._render(dumps(body), body, constrain.Constraint())
+        return json_response({"input_tokens": len(prompt.ids)})
+
+    async def responses(self, request):
+        request_body = parse(request.body)
+        f = Fields(request_body)
+        options, body = responses.options(f, self.options.temperature), responses.conversation(f)
+
+        def answer(prompt):
+            return responses.ResponsesAnswer(self.model_id, request_body, options, len(prompt.ids),
+                                             prompt.effort)
+
+        return await self._converse(request, options, body, dumps(body), answer,
+                                    responses.ResponsesSse())
+
+    async def _converse(self, request, options, body, raw, answer, sse):
+        """body: what the chat format is asked; raw: its bytes, as they came if they came like that.
+        answer(prompt): how it is told."""
+        self._check_room()
         f = Fields(body)
-        options = openai.chat_options(f, self.options.temperature)
         messages = openai.check_messages(f)
         options.constraint = constrain.plan(f, self._chat().info)
-        self._check_room()
-        prompt = await self._render(request.body, body, options.constraint)
-        return await self._chat_answer(request, options, prompt, messages,
-                                       openai.ChatAnswer(self.model_id, self.tokenizer, options,
-                                                         prompt.effort))
+        prompt = await self._render(raw, body, options.constraint)
+        return await self._chat_answer(request, options, prompt, messages, answer(prompt), sse)
 
-    async def _chat_answer(self, request, options, prompt, messages, answer, sse=None):
+    async def _chat_answer(self, request, options, prompt, messages, answer, sse):
         try:
             system = openai.leading_system(messages)
             ends = [n for n, _ in prompt.ends]
@@ -322,6 +380,7 @@ class Routes:
         options = openai.completion_options(f, self.options.temperature)
         if options.max_tokens is None:
             options.max_tokens = 16  # what OpenAI's clients expect of this endpoint
+        options.constraint = constrain.text_plan(f)
         self._check_room()
         ids, text = await self._text_prompt(f)
         readers = [TextReader(self.tokenizer, options.stops, options.logprobs is not None)
@@ -363,26 +422,26 @@ class Routes:
             raise invalid("messages" if ends else "prompt",
                           f"the prompt has {len(ids)} tokens, and the context {ctx_max}",
                           "context_length_exceeded")
-        feed = Feed()
-        request.http.protocol.on_gone = feed.gone
-        if request.http.transport is None:
-            raise ClientGone("the client has gone")
+        name = self.replays.name(request)
+        earlier = name and self.replays.get(name, request)
+        if earlier:
+            return await self._deliver(request, options, earlier, sse)
+        exchange = Exchange(answer, cancel=self.scheduler.cancel, grace=name and GRACE)
         self._enter(request)
         try:
-            jobs = self._jobs(request, options, ids, readers, feed, ends, system_end)
+            jobs = self._jobs(request, options, ids, readers, exchange, ends, system_end)
             try:
                 self.scheduler.submit(*jobs)
             except Full as e:
                 raise busy(str(e), e.retry_after) from None
-            exchange = Exchange(answer, jobs, feed, self.scheduler.cancel)
-            try:
-                return await self._deliver(request, options, exchange, sse or Sse())
-            finally:
-                request.note.update(_sums(answer.ended))
+            exchange.start(jobs)
+            if name:
+                self.replays.put(name, request, exchange)
+            return await self._deliver(request, options, exchange, sse)
         finally:
             self.in_flight[request.key] -= 1
 
-    def _jobs(self, request, options, ids, readers, feed, ends, system_end):
+    def _jobs(self, request, options, ids, readers, exchange, ends, system_end):
         o = self.options
         settings = dict(options.settings, n_logprobs=options.logprobs or 0)
         if options.constraint:
@@ -394,19 +453,33 @@ class Routes:
         tag = self.keys.tag(request.key) if o.isolate_keys and request.key is not None else None
         jobs = []
         for i, reader in enumerate(readers):
-            jobs.append(Job(ids, reader, feed.sink(i), settings=dict(settings, stream=i),
+            jobs.append(Job(ids, reader, exchange.sink(i), settings=dict(settings, stream=i),
                             max_tokens=options.max_tokens, ends=ends, system_end=system_end,
                             tag=tag, deadline=deadline, after=jobs[0] if jobs else None,
                             forks=len(readers) > 1 and not jobs))
         return jobs
 
     async def _deliver(self, request, options, exchange, sse):
-        if not options.stream:
-            return await at_once(exchange)
-        headers = self._cors(request.http, refuse=False)
-        return await streamed(exchange, request.http, headers=headers, sse=sse,
-                              keep_alive=self.options.keep_alive,
-                              write_seconds=self.options.write_timeout)
+        """To this client, whoever else may be listening."""
+        listener = exchange.attach()
+        request.http.protocol.on_gone = listener.gone
+        if request.http.transport is None:
+            listener.gone()
+        try:
+            if not options.stream:
+                return await at_once(exchange, listener)
+            return await streamed(exchange, listener, request.http, sse=sse or Sse(),
+                                  headers=self._cors(request.http, refuse=False),
+                                  keep_alive=self.options.keep_alive,
+                                  write_seconds=self.options.write_timeout)
+        finally:
+            exchange.detach(listener)
+            request.note.update(_sums(exchange.answer.ended))
+
+
+def dumps(value):
+    """JSON for the library; it reads escapes of half surrogate pairs."""
+    return json.dumps(value).encode()
 
 
 def engine_text(tokenizer, ids):

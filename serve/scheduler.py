@@ -12,7 +12,6 @@ Every method that is not marked belongs to the engine's thread. What a job has t
 
 import ctypes
 import dataclasses
-import itertools
 import threading
 import time
 
@@ -327,30 +326,36 @@ class Scheduler:
         return True
 
     def _begin(self, job):
+        """Give a job a free slot, and its session the longest beginning of the prompt there is."""
         with self.lock:
             free = [s for s in self.slots if not s.job]
         try:
             slot = self.prefixes.choose(free, job)
             if job.checkpoint:
-                job.checkpoint.restore(slot.session)
-                slot.tag = job.tag
-                job.checkpoint.close()
-                job.checkpoint = None
+                self._go_on(slot, job)
             else:
+                job.started, job.counters = time.monotonic(), self.ctx.counters()
                 job.at = job.cached = job.kept_at = self.prefixes.resume(slot, job)
-                job.started = time.monotonic()
-                job.counters = self.ctx.counters()
+        except engine.Failure as e:
+            self._finish(job, Failed("engine", str(e)))
+            return
+        try:
             slot.session.sampling(sampling_of(job.settings))
         except engine.Failure as e:
-            kind = "engine" if e.status in (engine.E_IO, engine.E_CORRUPT, engine.E_OOM) \
-                else "request"
-            self._finish(job, Failed(kind, str(e)))
+            self._finish(job, Failed("engine" if e.status == engine.E_OOM else "request", str(e)))
             return
         room = self.ctx.model.ctx_max - len(job.ids) + 1
         job.max_tokens = max(1, min(job.asked_tokens or self.max_tokens, room))
         with self.lock:
             slot.job, job.slot, slot.used = job, slot, time.monotonic()
         job.sink(Fed(job.at, len(job.ids), job.cached, 0.0))
+
+    def _go_on(self, slot, job):
+        """With a prompt that had made room for a shorter one."""
+        job.checkpoint.restore(slot.session)
+        job.checkpoint.close()
+        job.checkpoint = None
+        slot.tag = job.tag
 
     def _compose(self):
         """The rows of the next pass: those who speak first, then prompts, those first that have

@@ -1,12 +1,12 @@
 """From jobs to HTTP: an answer at once or as an event stream, with signs of life in between.
 
-The events of all jobs of one request come through one Feed, in the order of the engine's thread. A
-client that goes, or that does not read, ends its jobs.
+An Exchange is one request's work. Its pump turns what the engine's thread says of its jobs into the
+values of the answer, for everybody who listens: one client, or with an Idempotency-Key also those
+who ask again. When nobody listens any more the jobs are cancelled.
 """
 
 import asyncio
 import json
-import time
 
 from aiohttp import web
 
@@ -14,37 +14,8 @@ from serve.connection import json_response
 from serve.errors import ApiError, busy
 from serve.scheduler import Ended, Failed, Fed, More, Queued
 
-GONE = object()
 HEAD_WAITS = 0.3  # seconds for a failure that can still be a status
-
-
-class Feed:
-    """Events of a request's jobs, for one coroutine."""
-
-    def __init__(self):
-        self.loop, self.queue = asyncio.get_running_loop(), asyncio.Queue()
-
-    def sink(self, index):
-        """For the scheduler: called on the engine's thread."""
-        def put(event):
-            try:
-                self.loop.call_soon_threadsafe(self.queue.put_nowait, (index, event))
-            except RuntimeError:
-                pass  # the loop is closed: nobody listens any more
-        return put
-
-    def gone(self):
-        self.queue.put_nowait((None, GONE))
-
-    async def get(self, seconds=None):
-        """All events there are, at least one; [] when the time is up."""
-        try:
-            events = [await asyncio.wait_for(self.queue.get(), seconds)]
-        except asyncio.TimeoutError:
-            return []
-        while not self.queue.empty():
-            events.append(self.queue.get_nowait())
-        return events
+_GONE, _OVER = object(), object()
 
 
 class ClientGone(ConnectionResetError):
@@ -62,54 +33,120 @@ def failure(failed):
     return ApiError(500, failed.message, code=failed.kind)
 
 
+class Listener:
+    """One client's view of an exchange, from its beginning on."""
+
+    def __init__(self, history):
+        self.queue = asyncio.Queue()
+        for values in history:
+            self.queue.put_nowait(values)
+
+    def gone(self):
+        self.queue.put_nowait(_GONE)
+
+    async def get(self, seconds=None):
+        """The next values of the answer; None: it is over; []: nothing came in that time."""
+        try:
+            values = await asyncio.wait_for(self.queue.get(), seconds)
+        except asyncio.TimeoutError:
+            return []
+        if values is _GONE:
+            raise ClientGone("the client has gone")
+        return None if values is _OVER else values
+
+
 class Exchange:
-    """One request: its jobs, its answer, what of it has ended."""
+    """One request: its jobs, its answer, who listens."""
 
-    def __init__(self, answer, jobs, feed, cancel):
-        self.answer, self.jobs, self.feed, self.cancel = answer, jobs, feed, cancel
-        self.left = len(jobs)
-        self.error = None
+    def __init__(self, answer, *, cancel, grace=None):
+        """grace: None, or seconds that the work goes on for a client that may ask again; then
+        everything that was said is remembered."""
+        self.answer, self.cancel, self.grace = answer, cancel, grace
+        self.jobs, self.error, self.over = [], None, False
         self.status = {}  # where the jobs are, for signs of life
+        self.listeners, self.history = set(), []
+        self.loop, self.events = asyncio.get_running_loop(), asyncio.Queue()
+        self.timer = self.task = None
 
-    def take(self, events):
-        """What these events are in the answer's words."""
-        out = []
-        for index, event in events:
-            if event is GONE:
-                raise ClientGone("the client has gone")
-            if isinstance(event, More):
-                for delta in event.deltas:
-                    out += self.answer.more(index, delta)
-            elif isinstance(event, Ended):
-                self.left -= 1
-                out += self.answer.end(index, event)
-            elif isinstance(event, Failed):
-                self.error = failure(event)
-            elif isinstance(event, Fed):
-                self.status[index] = f"prompt {event.done}/{event.total}"
-                if self.answer.options.progress:
-                    out += self.answer.progress(event)
-            elif isinstance(event, Queued):
-                self.status[index] = f"queued, {event.position} before"
-                if self.answer.options.progress:
-                    out += self.answer.queued(event.position)
-        return out
+    def sink(self, index):
+        """What the scheduler tells of one job; called on the engine's thread."""
+        def put(event):
+            try:
+                self.loop.call_soon_threadsafe(self.events.put_nowait, (index, event))
+            except RuntimeError:
+                pass  # the loop is closed: nobody listens any more
+        return put
 
-    @property
-    def over(self):
-        return self.error or not self.left
+    def start(self, jobs):
+        self.jobs = jobs
+        self.task = asyncio.create_task(self._pump(len(jobs)))
 
-    def abandon(self):
+    def attach(self):
+        if self.timer:
+            self.timer.cancel()
+            self.timer = None
+        listener = Listener(self.history)
+        if self.over:
+            listener.queue.put_nowait(_OVER)
+        self.listeners.add(listener)
+        return listener
+
+    def detach(self, listener):
+        self.listeners.discard(listener)
+        if self.listeners or self.over:
+            return
+        if self.grace:
+            self.timer = self.loop.call_later(self.grace, self._abandon)
+        else:
+            self._abandon()
+
+    def _abandon(self):
         for job in self.jobs:
             self.cancel(job)
 
+    def _tell(self, values):
+        for listener in self.listeners:
+            listener.queue.put_nowait(values)
 
-async def at_once(exchange):
-    try:
-        while not exchange.over:
-            exchange.take(await exchange.feed.get())
-    finally:
-        exchange.abandon()
+    async def _pump(self, left):
+        while left and not self.error:
+            events = [await self.events.get()]
+            while not self.events.empty():
+                events.append(self.events.get_nowait())
+            values = []
+            for index, event in events:
+                values += self._take(index, event)
+                left -= isinstance(event, Ended)
+            if values:
+                self._tell(values)
+                if self.grace:
+                    self.history.append(values)
+        self.over = True
+        self._abandon()  # of several, those that go on after one has failed
+        self._tell(_OVER)
+
+    def _take(self, index, event):
+        """What an event is in the answer's words."""
+        answer, out = self.answer, []
+        if isinstance(event, More):
+            for delta in event.deltas:
+                out += answer.more(index, delta)
+        elif isinstance(event, Ended):
+            out = answer.end(index, event)
+        elif isinstance(event, Failed):
+            self.error = failure(event)
+        elif isinstance(event, Fed):
+            self.status[index] = f"prompt {event.done}/{event.total}"
+            out = answer.progress(event) if answer.options.progress else []
+        elif isinstance(event, Queued):
+            self.status[index] = f"queued behind {event.position}"
+            out = answer.queued(event.position) if answer.options.progress else []
+        return out
+
+
+async def at_once(exchange, listener):
+    while await listener.get() is not None:
+        pass
     if exchange.error:
         raise exchange.error
     return json_response(exchange.answer.whole())
@@ -122,6 +159,9 @@ class Sse:
 
     def frame(self, value):
         return b"data: " + json.dumps(value, ensure_ascii=False).encode(errors="replace") + b"\n\n"
+
+    def alive(self, status):
+        return f": {status}\n\n".encode()
 
     def error(self, error):
         return self.frame(error.body())
@@ -146,48 +186,27 @@ class Writer:
             if self.request.transport:
                 self.request.transport.abort()
             raise ClientGone("the client does not read") from None
+        except ConnectionError:
+            raise ClientGone("the client has gone") from None
 
 
-async def streamed(exchange, request, *, headers, sse, keep_alive, write_seconds):
+async def streamed(exchange, listener, request, *, headers, sse, keep_alive, write_seconds):
     """The answer in chunks. What fails before the first of them is an ordinary error."""
+    values = await listener.get(HEAD_WAITS)
+    if values is None and exchange.error:
+        raise exchange.error
     writer = Writer(request, headers, write_seconds)
-    try:
-        events = await first_events(exchange)
-        if exchange.error:
-            raise exchange.error
-        await writer.begin()
-        frames = [sse.frame(v) for v in exchange.answer.begin()]
-        while True:
-            frames += [sse.frame(v) for v in events]
-            if exchange.over:
-                break
-            if frames:
-                await writer.write(b"".join(frames))
-            frames = []
-            got = await exchange.feed.get(keep_alive)
-            events = exchange.take(got)
-            if not got:
-                status = "; ".join(exchange.status.values()) or "waiting"
-                frames = [f": {status}\n\n".encode()]
-        if exchange.error:
-            frames.append(sse.error(exchange.error))
-        else:
-            frames += [sse.frame(v) for v in exchange.answer.done()]
-        await writer.write(b"".join(frames) + sse.last)
-    finally:
-        exchange.abandon()
+    await writer.begin()
+    frames = [sse.frame(v) for v in exchange.answer.begin()]
+    while values is not None:
+        if not values and not frames:
+            frames = [sse.alive("; ".join(exchange.status.values()) or "waiting")]
+        await writer.write(b"".join(frames) + b"".join(map(sse.frame, values)))
+        frames = []
+        values = await listener.get(keep_alive)
+    if exchange.error:
+        frames.append(sse.error(exchange.error))
+    else:
+        frames += map(sse.frame, exchange.answer.done())
+    await writer.write(b"".join(frames) + sse.last)
     return writer.response
-
-
-async def first_events(exchange):
-    """Events until one shows that the jobs were accepted, or for a moment."""
-    events, until = [], time.monotonic() + HEAD_WAITS
-    while not events and not exchange.over:
-        left = until - time.monotonic()
-        if left <= 0:
-            break
-        got = await exchange.feed.get(left)
-        events += exchange.take(got)
-        if any(isinstance(e, (Fed, More)) for _, e in got):
-            break
-    return events
