@@ -102,7 +102,7 @@ def chat_options(f, default_temperature):
     refuse(f, ("audio", "functions", "function_call", "web_search_options", "prediction",
                "thinking_budget"))
     if f.get("modalities") not in (None, ["text"]):
-        raise invalid("modalities", "only text comes out of this server")
+        raise invalid("modalities", "modalities: only text comes out of this server")
     o.max_tokens = f.integer("max_completion_tokens", 1, 2**31 - 1)
     if o.max_tokens is None:  # an explicit null hides nothing
         o.max_tokens = f.integer("max_tokens", 1, 2**31 - 1)

@@ -42,7 +42,8 @@ class Reader:
         self.stops = engine.Stops(stops) if stops else None
         self.stop_texts = stops
         self.logprobs = logprobs
-        self.held = []  # choices whose text has not come yet
+        self.held = []  # choices that may turn out to be of the answer's text
+        self.texts = []  # that are, but their text is held back
         self.matched = -1
         self.n_reasoning = self.n_calls = self.n_cut = 0
         self.complete = False  # the model ended the message itself
@@ -52,12 +53,14 @@ class Reader:
         """Deltas of a piece of the answer's text."""
         if self.matched >= 0:
             return []
+        self.texts += self.held
+        self.held = []
         if self.stops:
             text, self.matched = self.stops.feed(text, end)
         if not text:
             return []
-        delta = Delta(CONTENT, text, choices=self.held)
-        self.held = []
+        delta = Delta(CONTENT, text, choices=self.texts)
+        self.texts = []
         return [delta]
 
     @property
@@ -105,8 +108,12 @@ class ChatReader(Reader):
 
     def feed(self, choice, ends_turn):
         self.n_reasoning += self.thinks
-        self._hold(choice, not self.tokenizer.is_control(choice.token))
-        return self._deltas(self.reply.feed(choice.token))
+        control = self.tokenizer.is_control(choice.token)
+        self._hold(choice, not control)
+        deltas = self._deltas(self.reply.feed(choice.token))
+        if control:
+            self.held = []  # words of a header
+        return deltas
 
     def end(self):
         deltas = self._deltas(self.reply.end())
@@ -123,7 +130,7 @@ class ChatReader(Reader):
             elif kind == engine.MESSAGE_END:
                 self.complete = complete
             else:
-                self.held = []  # of markup, or of what is no answer
+                self.held = []
                 self.thinks = self.thinks and kind == engine.REASONING
                 self.n_calls += kind == engine.CALL_END
                 self.n_cut += kind == engine.CALL_CUT

@@ -3,6 +3,7 @@
 import asyncio
 import ipaddress
 import json
+import re
 import time
 import urllib.parse
 
@@ -82,7 +83,7 @@ class Routes:
             return response
         except ClientGone as e:
             request.note["error"] = str(e)
-            raise
+            return web.Response(status=499)  # to nobody
         finally:
             connection.end()
             self._log(request, status, time.monotonic() - begun)
@@ -311,7 +312,7 @@ class Routes:
         except engine.Failure as e:
             if e.status in (engine.E_ARG, engine.E_UNSUPPORTED, engine.E_LIMIT, engine.E_FORMAT):
                 text = str(e)
-                raise invalid(_param(text), text) from None
+                raise invalid(_param(text, body), text) from None
             raise ApiError(500, str(e)) from None
 
     async def chat_completions(self, request):
@@ -385,7 +386,9 @@ class Routes:
         ids, text = await self._text_prompt(f)
         readers = [TextReader(self.tokenizer, options.stops, options.logprobs is not None)
                    for _ in range(options.n)]
-        echo = f.boolean("echo") and (text or engine_text(self.tokenizer, ids))
+        echo = ""
+        if f.boolean("echo"):
+            echo = engine_text(self.tokenizer, ids) if text is None else text
         return await self._run(request, options, engine.ids_array(ids), readers,
                                openai.CompletionAnswer(self.model_id, self.tokenizer, options, echo))
 
@@ -498,10 +501,15 @@ def _sums(ended):
             "decode_ms": round(u[0].decode_ms, 1)}
 
 
-def _param(text):
+def _param(text, body):
     """The library begins a sentence about a member with its path."""
-    head = text.split(":", 1)[0]
-    return head if head and " " not in head and head[0].isalpha() else None
+    path = re.match(r"[a-z_]+(?:\[\d+\]|\.[A-Za-z_]+)*(?=[: ])", text)
+    if not path:
+        return None
+    root = re.match(r"[a-z_]+", path[0])[0]
+    if root in body:
+        return path[0]
+    return next((member for member in body if member.startswith(root)), None)
 
 
 def _is_address(host, loopback=False):

@@ -7,6 +7,7 @@ who ask again. When nobody listens any more the jobs are cancelled.
 
 import asyncio
 import json
+import logging
 
 from aiohttp import web
 
@@ -109,6 +110,16 @@ class Exchange:
             listener.queue.put_nowait(values)
 
     async def _pump(self, left):
+        try:
+            await self._pump_all(left)
+        except Exception:  # pylint: disable=broad-except  # a mistake of ours, but somebody waits
+            logging.getLogger("serve").exception("an answer failed")
+            self.error = ApiError(500, "the server made a mistake; its log says more")
+        self.over = True
+        self._abandon()  # of several, those that go on after one has failed
+        self._tell(_OVER)
+
+    async def _pump_all(self, left):
         while left and not self.error:
             events = [await self.events.get()]
             while not self.events.empty():
@@ -121,9 +132,6 @@ class Exchange:
                 self._tell(values)
                 if self.grace:
                     self.history.append(values)
-        self.over = True
-        self._abandon()  # of several, those that go on after one has failed
-        self._tell(_OVER)
 
     def _take(self, index, event):
         """What an event is in the answer's words."""
