@@ -35,7 +35,7 @@ def conversation(f):
             raise invalid(message.name("role"), f"{message.name('role')} is missing")
         parts = _blocks(message)
         messages += _assistant(parts) if role == "assistant" else _user(role, parts)
-    out = {"messages": messages}
+    out = {"messages": messages, "grammar": f.get("grammar")}
     tools = [_tool(Fields(t, f"tools[{i}]")) for i, t in enumerate(f.array("tools") or ())]
     if tools:
         out["tools"] = tools

@@ -32,7 +32,7 @@ def conversation(f):
         _items(messages, [Fields(item, f"input[{i}]") for i, item in enumerate(given)])
     else:
         raise invalid("input", "input has to be a text, or an array that is not empty")
-    out = {"messages": messages}
+    out = {"messages": messages, "grammar": f.get("grammar")}
     tools = [_tool(Fields(t, f"tools[{i}]")) for i, t in enumerate(f.array("tools") or ())]
     if tools:
         out["tools"] = tools

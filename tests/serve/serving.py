@@ -127,6 +127,13 @@ class Server:
     def health(self):
         return self.get("/health").json
 
+    def wait_for_health(self, member):
+        """Until there is one of these."""
+        deadline = time.monotonic() + PATIENCE
+        while not self.health()[member]:
+            assert time.monotonic() < deadline, self.health()
+            time.sleep(0.005)
+
     def wait_idle(self):
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
@@ -176,6 +183,15 @@ class Stream:
                 assert not self.done
                 yield json.loads(line[6:])
 
+    def until_text(self):
+        """The chunks up to the first that has some of the answer; the rest can still be read."""
+        chunks = []
+        for chunk in self:
+            chunks.append(chunk)
+            if chunk["choices"] and chunk["choices"][0]["delta"].get("content"):
+                return chunks
+        raise AssertionError(f"no text: {chunks[-1:]}")
+
     def close(self):
         self.response.close()
         self.socket.close()
@@ -206,6 +222,16 @@ def xtml_model(tmp_path_factory):
     texts = ["<|end_of_msg|>", "<|open|>", "<|close|>", "<|sep|>"]
     specials = [{"id": i, "text": t} for i, t in zip((4098, 4099, 4100, 4106), texts)]
     (path / "specials.json").write_text(json.dumps(specials))
+    return path
+
+
+@pytest.fixture(scope="session")
+def mute_model(tmp_path_factory):
+    """The demonstration model without the tokens that any chat format needs."""
+    path = tmp_path_factory.mktemp("models") / "mute.waste"
+    shutil.copytree(DEMO, path)
+    (path / "chat.json").unlink()
+    (path / "specials.json").write_text('[{"id": 4098, "text": "[EOS]"}]')
     return path
 
 
