@@ -75,6 +75,8 @@ static uint64_t hash_settings(const struct opts *o)
         h = hash_text(h, o->stop[i]);
     for (unsigned i = 0; i < o->n_bias; i++)
         h = hash(h, &o->bias[i], sizeof(o->bias[i]));
+    if (o->grammar || o->json_schema)
+        h = hash_text(h, o->grammar ? o->grammar : o->json_schema);
     return h;
 }
 
@@ -259,7 +261,8 @@ struct asked {
 static const char *const passed[] = {/* to the chat format */
                                      "tools",           "tool_choice",
                                      "response_format", "reasoning_effort",
-                                     "thinking",        "messages"};
+                                     "thinking",        "parallel_tool_calls",
+                                     "messages"};
 static const char *const ignored[] = {"id",       "prompt", "model",     "user",
                                       "metadata", "stop",   "logit_bias"};
 static const struct {
@@ -443,6 +446,11 @@ static int as_text(struct asked *a, const struct speaker *s, struct err *e)
     json_t *prompt = json_object_get(a->line, "prompt");
     size_t len = json_string_length(prompt);
 
+    for (size_t i = 0; i < N_ELEMS(passed); i++) {
+        if (strcmp(passed[i], "messages") && json_object_get(a->line, passed[i]))
+            return err_set(e, ERR_UNSUPPORTED, "%s: %s", passed[i],
+                           a->opts.raw ? "--raw continues texts" : "the model has no chat format");
+    }
     if (!prompt)
         return err_set(e, ERR_UNSUPPORTED, "messages: %s",
                        a->opts.raw ? "--raw continues texts" : "the model has no chat format");
@@ -508,6 +516,8 @@ static void end_answer(json_t *o, struct turn *t, const struct asked *a)
     put(o, message, "reasoning_content", "reasoning");
     put(o, message, "tool_calls", "tool_calls");
     json_object_set_new(o, "finish", json_string(finish_name(t, message)));
+    if (speaker_held(t->by))
+        json_object_set_new(o, "complete", json_boolean(!speaker_cut(t->by)));
     json_object_set_new(o, "usage",
                         json_pack("{s:I, s:I, s:I}", "prompt_tokens", (json_int_t)t->n_ids,
                                   "completion_tokens", (json_int_t)t->n_generated, "total_tokens",
@@ -527,8 +537,6 @@ static int ask(struct batch *b, struct speaker *s, struct asked *a, json_t *o, s
 
     if (draw_seed(b->c, &a->opts))
         return err_set(e, ERR_IO, "the system has no seed to give");
-    if (speaker_sampling(s, p, 0, e))
-        return e->code;
     if (a->request)
         rc = turn_open_request(&t, s, a->request, strlen(a->request), p->stop, p->n_stop, e);
     else
@@ -536,6 +544,8 @@ static int ask(struct batch *b, struct speaker *s, struct asked *a, json_t *o, s
     if (!rc && t.n_ids > s->ctx_max)
         rc = err_set(e, ERR_ARG, "the prompt has %zu tokens, the context %u positions", t.n_ids,
                      s->ctx_max);
+    if (!rc)
+        rc = speaker_sampling(s, &t, p, 0, e);
     if (!rc) {
         t.n_max = p->n_tokens ? (uint32_t)p->n_tokens : TOKENS_DEFAULT;
         t.show = show;

@@ -120,10 +120,10 @@ int chat_answer(struct chat *chat)
     if (!request)
         return fail(chat->c, EXIT_MEMORY, NULL, "chat", "no memory for the request");
     term_cancels(chat->by.ctx, NULL);
-    rc = speaker_sampling(&chat->by, o, chat->n_tries++, &e) ? fail_err(chat->c, &e, "chat") : 0;
-    if (!rc && turn_open_request(&t, &chat->by, request, strlen(request), o->stop, o->n_stop, &e))
+    if (turn_open_request(&t, &chat->by, request, strlen(request), o->stop, o->n_stop, &e) ||
+        speaker_sampling(&chat->by, &t, o, chat->n_tries++, &e)) {
         rc = fail_err(chat->c, &e, "chat");
-    if (!rc) {
+    } else {
         if (chat->talk.system)
             turn_keep_long(&t, 0);
         t.n_max = most_tokens(chat);

@@ -100,7 +100,7 @@ static json_t *summary_json(struct run *r, const struct tally *d)
     }
     if (s)
         add_message(s, t);
-    if (s && r->by.grammar.bytes)
+    if (s && speaker_held(&r->by))
         json_object_set_new(s, "complete", json_boolean(!speaker_cut(&r->by)));
     if (s && t->end == END_STRING)
         json_object_set_new(
@@ -133,6 +133,21 @@ static void closing_lines(const struct run *r, const struct tally *d)
         profile_lines(r->c, &r->profile);
 }
 
+/* The calls that were completed, a line of JSON each. */
+static bool print_calls(struct run *r)
+{
+    json_t *message = r->turn.reply ? turn_message(&r->turn) : NULL, *call;
+    bool open = true;
+    size_t i;
+
+    json_array_foreach(json_object_get(message, "tool_calls"), i, call)
+    {
+        open = open && !say_json(r->c, json_incref(call));
+    }
+    json_decref(message);
+    return open;
+}
+
 /* What the run took; its profile, too. */
 static struct tally add_up(struct run *r)
 {
@@ -158,6 +173,8 @@ static int finish(struct run *r)
     turn_end_reasoning(t);
     if (t->n_generated && t->end != END_OUTPUT && !c->opts.json && !term_print(&c->term, "\n", 1))
         t->end = END_OUTPUT;
+    if (t->end != END_OUTPUT && c->opts.tools && !c->opts.json && !print_calls(r))
+        t->end = END_OUTPUT;
     if (t->end != END_OUTPUT && c->opts.json && say_json(c, summary_json(r, &d)))
         t->end = END_OUTPUT;
     closing_lines(r, &d);
@@ -176,7 +193,7 @@ static int generate(struct run *r)
     struct turn *t = &r->turn;
     struct err e;
 
-    if (speaker_sampling(&r->by, o, 0, &e))
+    if (speaker_sampling(&r->by, t, o, 0, &e))
         return fail_err(r->c, &e, "sampling");
     banner_sampling(r->c);
     if (r->by.chat)
@@ -221,9 +238,10 @@ static int open_and_generate(struct run *r, const char *path)
 static int find_format(struct run *r, const char *path)
 {
     const struct opts *o = &r->c->opts;
-    const char *asked = opts_origin(o, "system") == FROM_FLAG  ? "--system"
-                        : opts_origin(o, "think") == FROM_FLAG ? "--think"
-                                                               : NULL;
+    const char *asked = o->tools                                ? "--tools"
+                        : opts_origin(o, "system") == FROM_FLAG ? "--system"
+                        : opts_origin(o, "think") == FROM_FLAG  ? "--think"
+                                                                : NULL;
     char why[256] = "the prompt is continued as it is";
     int rc = 0;
 
@@ -235,6 +253,23 @@ static int find_format(struct run *r, const char *path)
     if (!rc && !r->by.chat && asked)
         return fail(r->c, EXIT_USAGE, NULL, asked, "it goes with a chat format, and %s", why);
     return rc ? rc : speaker_check_effort(&r->by);
+}
+
+static int read_tools(struct run *r, struct talk *talk)
+{
+    const char *name = r->c->opts.tools;
+    struct text text = {.bytes = NULL};
+    json_error_t why;
+    int rc = name ? text_of_file(r->c, name, &text) : 0;
+
+    if (!name || rc)
+        return rc;
+    talk->tools = json_loadb(text.bytes, text.len, 0, &why);
+    if (!json_is_array(talk->tools))
+        rc = fail(r->c, EXIT_USAGE, NULL, name, "%s",
+                  talk->tools ? "it has to be a JSON array of tools" : why.text);
+    free(text.bytes);
+    return rc;
 }
 
 /* What the user says, as a conversation that begins. */
@@ -257,6 +292,8 @@ static int read_message(struct run *r)
     if (!rc && (talk_open(&talk, o->system, o->think, &e) ||
                 talk_say(&talk, "user", text.bytes, text.len, &e)))
         rc = fail_err(c, &e, "run");
+    if (!rc)
+        rc = read_tools(r, &talk);
     if (!rc && !(request = talk_request(&talk, true)))
         rc = fail(c, EXIT_MEMORY, NULL, "run", "no memory for the request");
     if (!rc &&
@@ -294,6 +331,8 @@ static int open_batch(struct run *r, const char *path)
     if (r->c->opts.ids || r->c->opts.json)
         return fail(r->c, EXIT_USAGE, NULL, "--out", "it does not go with %s",
                     r->c->opts.ids ? "--ids" : "--json: the file has the objects");
+    if (r->c->opts.tools)
+        return fail(r->c, EXIT_USAGE, NULL, "--tools", "with --out the requests have the tools");
     rc = batch_open(&r->batch, r->c);
     if (!rc)
         choose_checkpoints(r->c, path, BATCH_CHECKPOINTS);
@@ -311,9 +350,9 @@ int cmd_run(struct cli *c)
     if (!rc)
         rc = find_format(&r, path);
     if (!rc)
-        rc = c->opts.out ? open_batch(&r, path) : read_prompt(&r, path);
-    if (!rc)
         rc = speaker_grammar(&r.by, c);
+    if (!rc)
+        rc = c->opts.out ? open_batch(&r, path) : read_prompt(&r, path);
     if (!rc && !r.batch)
         rc = draw_seed(c, &c->opts);
     if (!rc && !r.batch)

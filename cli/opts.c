@@ -17,7 +17,10 @@ enum { PREFIX = sizeof("WASTE_") - 1 };
 /* Names of the documents that this version does not have; "unknown" would send people searching
  * for a spelling. */
 static const char *const later_options[] = {
-    "image", "image-patches", "logprobs", "sampling", "tools",
+    "image",
+    "image-patches",
+    "logprobs",
+    "sampling",
 };
 static const char *const later_variables[] = {"WASTE_MLOCK"};
 static const char *const server_variables[] = {"WASTE_LIB", "WASTE_API_KEY"};

@@ -74,7 +74,7 @@ struct opts { /* strings are borrowed from argv and the environment */
     unsigned n_bias;
     const char *stop[OPTS_LIST_MAX];
     unsigned n_stop;
-    const char *grammar, *json_schema; /* FILE; NULL: none */
+    const char *grammar, *json_schema, *tools; /* FILE; NULL: none */
 
     /* conversations */
     const char *system, *think, *state_dir; /* NULL = not given */

@@ -118,6 +118,8 @@ const struct opt opts_table[] = {
      .help = "the answer is JSON that satisfies the schema in FILE"},
     {"grammar", 0, OPT_TEXT, GROUP_CHOOSE, CMD_RUN, FIELD(grammar), .value = "FILE",
      .help = "the answer is a text of the grammar in FILE (docs/CONSTRAINED.md)"},
+    {"tools", 0, OPT_TEXT, GROUP_CHOOSE, CMD_RUN, FIELD(tools), .value = "FILE",
+     .help = "tools that the model may call, a JSON array; calls are printed as lines of JSON"},
     {"raw", 0, OPT_SET, GROUP_CHOOSE, CMD_RUN, FIELD(raw),
      .help = "continue the text as it is, without the model's chat format"},
 

@@ -32,6 +32,7 @@ void talk_close(struct talk *t)
     free(t->system);
     free(t->effort);
     json_decref(t->messages);
+    json_decref(t->tools);
     *t = (struct talk){0};
 }
 
@@ -51,6 +52,8 @@ char *talk_request(const struct talk *t, bool asks)
     bad |= json_array_extend(all, t->messages);
     if (t->effort)
         bad |= json_object_set_new(request, "reasoning_effort", json_string(t->effort));
+    if (t->tools)
+        bad |= json_object_set(request, "tools", t->tools);
     bad |= json_object_set_new(request, "add_generation_prompt", json_boolean(asks));
     if (!bad)
         text = json_dumps(request, JSON_COMPACT);

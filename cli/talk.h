@@ -15,6 +15,7 @@
 struct talk {
     char *system, *effort; /* owned; NULL: none, the format's own */
     json_t *messages;
+    json_t *tools; /* NULL: none */
 };
 
 int talk_open(struct talk *t, const char *system, const char *effort, struct err *e);

@@ -77,6 +77,21 @@ static int take_ends(struct turn *t, const waste_prompt_info *p, struct err *e)
     return 0;
 }
 
+/* What the request, and --json-schema or --grammar, say of the answer. */
+static waste_status take_grammar(struct turn *t)
+{
+    const char *given = t->by->grammar.bytes;
+    waste_constraint k;
+    size_t len;
+
+    waste_constraint_init(&k);
+    if (t->by->c->opts.json_schema)
+        k.schema = given;
+    else
+        k.grammar = given;
+    return waste_prompt_grammar(t->prompt, &k, &t->grammar, &len);
+}
+
 int turn_open_request(struct turn *t, struct speaker *by, const char *json, size_t len,
                       const char *const *stop, unsigned n_stop, struct err *e)
 {
@@ -92,6 +107,8 @@ int turn_open_request(struct turn *t, struct speaker *by, const char *json, size
         return err_set(e, ERR_UNSUPPORTED,
                        "messages[%u].content[%u]: images are not in this version",
                        info.images[0].message, info.images[0].part);
+    if (st == WASTE_OK)
+        st = take_grammar(t);
     if (st == WASTE_OK)
         st = waste_reply_open(t->prompt, &t->reply);
     if (st != WASTE_OK)
@@ -467,6 +484,7 @@ int speaker_chat(struct speaker *s, const char *path, const char *effort, char w
 
     waste_chat_opts_init(&o);
     o.effort = effort;
+    o.constrains = 1;
     s->format.size = sizeof(s->format);
     if (!s->tokenizer) {
         snprintf(why, 256, "no chat format: the container has no tokenizer");
@@ -557,7 +575,8 @@ int speaker_store(struct speaker *s, const char *dir)
     return speaker_store(s, NULL);
 }
 
-int speaker_sampling(struct speaker *s, const struct opts *o, uint32_t stream, struct err *e)
+int speaker_sampling(struct speaker *s, const struct turn *t, const struct opts *o, uint32_t stream,
+                     struct err *e)
 {
     waste_sampling p;
     waste_status st;
@@ -577,8 +596,9 @@ int speaker_sampling(struct speaker *s, const struct opts *o, uint32_t stream, s
         p.top_k = (int32_t)o->top_k;
     if (o->repeat_window >= 0)
         p.repeat_window = (uint32_t)o->repeat_window;
-    p.grammar = s->grammar.bytes;
-    p.grammar_kind = s->c->opts.json_schema ? WASTE_GRAMMAR_JSON_SCHEMA : WASTE_GRAMMAR_TEXT;
+    p.grammar = t->prompt ? t->grammar : s->grammar.bytes;
+    p.grammar_kind =
+        !t->prompt && s->c->opts.json_schema ? WASTE_GRAMMAR_JSON_SCHEMA : WASTE_GRAMMAR_TEXT;
     if (s->chat) {
         p.stop_tokens = &s->format.end_id;
         p.n_stop = 1;
@@ -611,9 +631,14 @@ int speaker_grammar(struct speaker *s, struct cli *c)
     return 0;
 }
 
+bool speaker_held(const struct speaker *s)
+{
+    return waste_session_grammar(s->session) != WASTE_GRAMMAR_NONE;
+}
+
 bool speaker_cut(const struct speaker *s)
 {
-    return s->grammar.bytes && waste_session_grammar(s->session) == WASTE_GRAMMAR_CUT;
+    return waste_session_grammar(s->session) == WASTE_GRAMMAR_CUT;
 }
 
 void banner_sampling(struct cli *c)

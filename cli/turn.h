@@ -54,6 +54,7 @@ struct turn {
     const int32_t *ids; /* the prompt */
     size_t n_ids;
     waste_prompt *prompt; /* NULL: a text is continued, and `ids` are the caller's */
+    const char *grammar;  /* prompt's, what its answer may be; NULL: anything */
     waste_reply *reply;   /* reads the answer, if prompt */
     size_t *ends, n_ends; /* where messages end */
     size_t n_system;      /* ids of the system prompt: kept for long */
@@ -122,10 +123,14 @@ int speaker_store(struct speaker *s, const char *dir);
 /* --checkpoints, if it was not given: `most`, or as many as there is room for. */
 void choose_checkpoints(struct cli *c, const char *path, int most);
 
-/* How the session chooses tokens, from the options. stream numbers the answers to one request. */
-int speaker_sampling(struct speaker *s, const struct opts *o, uint32_t stream, struct err *e);
-/* What --grammar or --json-schema names, into s->grammar. Returns 0 or an exit code. */
+/* How the session chooses tokens in this turn, from the options. stream numbers the answers to one
+ * request. */
+int speaker_sampling(struct speaker *s, const struct turn *t, const struct opts *o, uint32_t stream,
+                     struct err *e);
+/* What --grammar or --json-schema names, into s->grammar, before a turn is opened. In a chat format
+ * it says what the response is, and nothing of reasoning and calls. Returns 0 or an exit code. */
 int speaker_grammar(struct speaker *s, struct cli *c);
+bool speaker_held(const struct speaker *s); /* a grammar limits the answer */
 /* The answer is only the beginning of what the grammar allows. */
 bool speaker_cut(const struct speaker *s);
 void banner_sampling(struct cli *c);

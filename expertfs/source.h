@@ -60,6 +60,13 @@ struct expert_source {
 int source_pool_open(struct expert_source **out, const struct container *c, struct pool *pool,
                      bool verify, struct err *e);
 
+struct layer_use { /* pins since open, by where the bytes were */
+    uint64_t resident, guessed, missed;
+};
+/* Of such a source: what a MoE layer's pins found. map: NULL, or [n_experts] values of enum
+ * pool_has as it is now. */
+struct layer_use source_pool_layer(const struct expert_source *s, unsigned layer, uint8_t *map);
+
 /* Of such a source: how often each expert was pinned since open. The caller may make it all cold.
  */
 struct hotlist *source_pool_uses(struct expert_source *s);

@@ -10,7 +10,8 @@ struct source_pool {
     struct pool *pool;
     bool verify;
     struct hotlist uses;
-    struct extent want[]; /* [n_experts], scratch of one call */
+    struct layer_use *layer; /* [n_layers] */
+    struct extent want[];    /* [n_experts], scratch of one call */
 };
 
 static struct source_pool *self(struct expert_source *s)
@@ -77,6 +78,9 @@ static int source_pool_pin_any(struct expert_source *source, unsigned layer, con
         read_again(s, &page, layer, ids[got], e))
         return e->code;
     hotlist_use(&s->uses, layer, ids[got]);
+    s->layer[layer].resident += !page.fresh;
+    s->layer[layer].guessed += page.guessed;
+    s->layer[layer].missed += page.fresh && !page.guessed;
     *which = got;
     *out = expert_at(&s->m->record, page);
     return 0;
@@ -101,8 +105,10 @@ static void source_pool_stats(const struct expert_source *source, struct pool_st
 
 static void source_pool_close(struct expert_source *source)
 {
-    if (source)
+    if (source) {
         hotlist_close(&self(source)->uses);
+        free(self(source)->layer);
+    }
     free(source);
 }
 
@@ -123,7 +129,11 @@ int source_pool_open(struct expert_source **out, const struct container *c, stru
 
     if (!s)
         return err_set(e, ERR_NOMEM, "expert source");
-    if (hotlist_open(&s->uses, m, e)) {
+    s->layer = calloc(m->n_layers, sizeof(*s->layer));
+    if (!s->layer)
+        err_set(e, ERR_NOMEM, "expert source");
+    if (!s->layer || hotlist_open(&s->uses, m, e)) {
+        free(s->layer);
         free(s);
         return e->code;
     }
@@ -134,6 +144,16 @@ int source_pool_open(struct expert_source **out, const struct container *c, stru
     s->verify = verify;
     *out = &s->source;
     return 0;
+}
+
+struct layer_use source_pool_layer(const struct expert_source *source, unsigned layer, uint8_t *map)
+{
+    const struct source_pool *s = (const struct source_pool *)source;
+
+    assert(source->ops == &source_pool_ops && manifest_is_moe(s->m, layer));
+    for (unsigned i = 0; map && i < s->m->n_experts; i++)
+        map[i] = (uint8_t)pool_has(s->pool, container_extent(s->c, layer, i));
+    return s->layer[layer];
 }
 
 struct hotlist *source_pool_uses(struct expert_source *s)

@@ -279,6 +279,21 @@ typedef struct { /* since open */
 
 WASTE_API waste_status waste_get_counters(const waste_ctx *ctx, waste_counters *out);
 
+enum { WASTE_EXPERT_ABSENT, WASTE_EXPERT_READING, WASTE_EXPERT_RESIDENT };
+
+typedef struct {
+    uint32_t size;
+    uint32_t n_experts;                            /* of this layer; 0: it has none */
+    uint64_t hits_resident, hits_prefetch, misses; /* pins since open */
+    uint32_t n_resident, n_reading;                /* now; only if a map was asked for */
+} waste_layer_use;
+
+/* What a layer (0...n_layers - 1) found in memory, and what of it is there now. map: NULL, or room
+ * for cap values of WASTE_EXPERT_*, one for each expert. WASTE_E_ARG: no such layer, or cap is less
+ * than n_experts. It costs a look-up for each expert. */
+WASTE_API waste_status waste_layer_get_use(waste_ctx *ctx, uint32_t layer, waste_layer_use *out,
+                                           uint8_t *map, size_t cap);
+
 /* Learn: write which experts were used since open or the last save into usage_path, on top of half
  * of what is there. The next open asks for the hottest until the first pass comes, and later only
  * where the drive has nothing else to do and the pool has room. The file is replaced as a whole or
@@ -615,6 +630,9 @@ typedef struct {
     int32_t lenient_effort; /* 0; 1: efforts "medium" and "xhigh" are "high" and "max" */
     const char *effort;     /* how much to think when a request does not say: NULL = "low", "high",
                                "max", "none". Only of formats that think */
+    int32_t constrains; /* 0; 1: the host limits answers with waste_prompt_grammar, so that formats
+                           without words for a response_format take one, too */
+    uint32_t reserved0;
 } waste_chat_opts;
 
 WASTE_API void waste_chat_opts_init(waste_chat_opts *o);
@@ -676,20 +694,43 @@ typedef struct {
     size_t n_images;
     const char *effort;          /* "low", "high", "max"; "": no thinking */
     const char *note;            /* a sentence for a log; "" */
-    int32_t may_call, must_call; /* 1: tools may be called; must. Nothing but the text of the
-                                    prompt enforces it here */
+    int32_t may_call, must_call; /* 1: tools may be called; must. waste_prompt_grammar enforces
+                                    it */
     waste_text must_call_name;   /* the one that must be; len 0: any */
 } waste_prompt_info;
 
 /* A request to ids. json, one object, UTF-8: `messages`; and optionally `tools`, `tool_choice`,
  * `response_format`, `reasoning_effort` or `thinking`, `add_generation_prompt` (true: hand the turn
- * to the model). Other members are ignored, so that a host may pass on what it was sent.
- * WASTE_E_ARG: a member is not as it should be. WASTE_E_UNSUPPORTED: this format has no words for
- * one. WASTE_E_LIMIT: too large, too deep. */
+ * to the model), `parallel_tool_calls` (true; false: one call at most, if the grammar is used).
+ * Other members are ignored, so that a host may pass on what it was sent. WASTE_E_ARG: a member is
+ * not as it should be. WASTE_E_UNSUPPORTED: this format has no words for one. WASTE_E_LIMIT: too
+ * large, too deep. */
 WASTE_API waste_status waste_chat_render(const waste_chat *c, const char *json, size_t len,
                                          waste_prompt **out);
 WASTE_API void waste_prompt_close(waste_prompt *p); /* NULL-safe */
 WASTE_API waste_status waste_prompt_get_info(const waste_prompt *p, waste_prompt_info *out);
+
+typedef struct { /* of answers, beside what the request says */
+    uint32_t size;
+    int32_t lenient;     /* 0; 1: without a response_format and a tool with `strict`, tool_choice
+                            "auto" constrains nothing */
+    const char *schema;  /* NULL, or the response is JSON that satisfies this JSON schema */
+    const char *grammar; /* NULL, or a text of this grammar (WASTE_GRAMMAR_TEXT) */
+} waste_constraint;
+
+WASTE_API void waste_constraint_init(waste_constraint *c);
+
+/* The grammar of the answers to this prompt: *text for waste_sampling.grammar, WASTE_GRAMMAR_TEXT;
+ * NULL: nothing is to be constrained. Reasoning is free until it is closed. A response_format
+ * holds; only declared tools are called, as tool_choice and parallel_tool_calls say, with arguments
+ * that satisfy their `parameters`; the end of the message comes last. A schema that is not
+ * understood is refused with the place of its tool, its name and the keyword (WASTE_E_UNSUPPORTED),
+ * if the tool is `strict`; another tool takes any arguments then, and waste_prompt_info.note says
+ * so. c may be NULL. Borrowed from p until the next call of this kind on it, or its end; this one
+ * call is not for several threads at a time. WASTE_E_ARG: the request and c both say what the
+ * response is. */
+WASTE_API waste_status waste_prompt_grammar(waste_prompt *p, const waste_constraint *c,
+                                            const char **text, size_t *len);
 
 enum {
     WASTE_REASONING = 1,      /* text of the model's reasoning */
@@ -753,7 +794,9 @@ enum {
     WASTE_ABI_MESSAGE_END,
     WASTE_ABI_IMAGE_PLACE,
     WASTE_ABI_PROMPT_INFO,
-    WASTE_ABI_EVENT
+    WASTE_ABI_EVENT,
+    WASTE_ABI_LAYER_USE,
+    WASTE_ABI_CONSTRAINT
 };
 WASTE_API size_t waste_abi(int kind); /* sizeof; 0 for an unknown kind. Any thread */
 

@@ -215,8 +215,12 @@ size_t waste_abi(int kind)
         return sizeof(waste_image_place);
     case WASTE_ABI_PROMPT_INFO:
         return sizeof(waste_prompt_info);
+    case WASTE_ABI_LAYER_USE:
+        return sizeof(waste_layer_use);
     case WASTE_ABI_EVENT:
         return sizeof(waste_event);
+    case WASTE_ABI_CONSTRAINT:
+        return sizeof(waste_constraint);
     }
     return 0;
 }
@@ -354,6 +358,41 @@ waste_status waste_get_counters(const waste_ctx *ctx, waste_counters *out)
     c.reads_failed = s.failed;
     c.records_refused = s.dropped;
     return answer(out, &c, sizeof(c));
+}
+
+waste_status waste_layer_get_use(waste_ctx *ctx, uint32_t layer, waste_layer_use *out, uint8_t *map,
+                                 size_t cap)
+{
+    waste_status st = ctx_enter(ctx);
+    waste_layer_use u = {.size = sizeof(u)};
+    const struct hparams *hp;
+    struct layer_use found;
+    struct err e;
+
+    if (st != WASTE_OK)
+        return st;
+    hp = &ctx->model.hp;
+    if (layer >= hp->n_layers) {
+        err_set(&e, ERR_ARG, "layer %u: this model has %u", layer, hp->n_layers);
+        return ctx_fail(ctx, &e);
+    }
+    if (ctx->experts && layer >= hp->first_dense) {
+        u.n_experts = hp->n_experts;
+        if (map && cap < u.n_experts) {
+            err_set(&e, ERR_ARG, "a map of %zu experts, layer %u has %u", cap, layer, u.n_experts);
+            return ctx_fail(ctx, &e);
+        }
+        preload_end(ctx);
+        found = source_pool_layer(ctx->experts, layer, map);
+        u.hits_resident = found.resident;
+        u.hits_prefetch = found.guessed;
+        u.misses = found.missed;
+        for (unsigned i = 0; map && i < u.n_experts; i++) {
+            u.n_resident += map[i] == WASTE_EXPERT_RESIDENT;
+            u.n_reading += map[i] == WASTE_EXPERT_READING;
+        }
+    }
+    return answer(out, &u, sizeof(u));
 }
 
 waste_status waste_get_stats(const waste_ctx *ctx, waste_stats *out)

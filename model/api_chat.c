@@ -2,7 +2,7 @@
  * waste_prompt a struct prompt, a waste_reply a struct reply; hosts see only the names. */
 #include <string.h>
 
-#include "model/chat.h"
+#include "model/chat_grammar.h"
 #include "model/context.h"
 #include "model/reply.h"
 
@@ -27,12 +27,19 @@ void waste_chat_opts_init(waste_chat_opts *o)
         *o = (waste_chat_opts){.size = sizeof(*o)};
 }
 
-static int rules_of(struct thinking_rules *rules, const waste_chat_opts *given, struct err *e)
+static waste_chat_opts opts_of(const waste_chat_opts *given)
 {
     waste_chat_opts o = {0};
 
     if (given)
         memcpy(&o, given, given->size < sizeof(o) ? given->size : sizeof(o));
+    return o;
+}
+
+static int rules_of(struct thinking_rules *rules, const waste_chat_opts *given, struct err *e)
+{
+    waste_chat_opts o = opts_of(given);
+
     rules->lenient = o.lenient_effort != 0;
     rules->effort = "low";
     if (o.effort)
@@ -57,6 +64,7 @@ waste_status waste_chat_open(const waste_tokenizer *t, const char *path,
     if (rules_of(&rules, opts, &e) ||
         chat_open(&c, (const struct tokenizer *)(const void *)t, path, &rules, &e))
         return thread_fail(&e);
+    c->constrains = opts_of(opts).constrains != 0;
     *out = (waste_chat *)(void *)c;
     return WASTE_OK;
 }
@@ -79,7 +87,7 @@ waste_status waste_chat_get_info(const waste_chat *chat, waste_chat_info *out)
         .has_thinking = c->format == WASTE_CHAT_XTML,
         .has_tools = c->has_tools,
         .has_images = c->has_images,
-        .has_answer_formats = c->format == WASTE_CHAT_XTML,
+        .has_answer_formats = c->format == WASTE_CHAT_XTML || c->constrains,
         .end_id = c->end_id,
         .name = names[c->format],
     };
@@ -133,6 +141,38 @@ waste_status waste_prompt_get_info(const waste_prompt *prompt, waste_prompt_info
     };
     if (!struct_out(out, &info, sizeof(info)))
         return ctx_refuse(NULL, "waste_prompt_get_info: out->size is not set");
+    return WASTE_OK;
+}
+
+void waste_constraint_init(waste_constraint *c)
+{
+    if (c)
+        *c = (waste_constraint){.size = sizeof(*c)};
+}
+
+static struct str text_of(const char *text)
+{
+    return (struct str){text, text ? strlen(text) : 0};
+}
+
+waste_status waste_prompt_grammar(waste_prompt *p, const waste_constraint *given, const char **text,
+                                  size_t *len)
+{
+    waste_constraint c = {0};
+    struct chat_constraint k;
+    struct str grammar;
+    struct err e = {0};
+
+    if (!p || !text || !len)
+        return ctx_refuse(NULL, "waste_prompt_grammar: prompt, text and len are needed");
+    if (given)
+        memcpy(&c, given, given->size < sizeof(c) ? given->size : sizeof(c));
+    k = (struct chat_constraint){
+        .lenient = c.lenient != 0, .schema = text_of(c.schema), .grammar = text_of(c.grammar)};
+    if (chat_grammar((struct prompt *)(void *)p, &k, &grammar, &e))
+        return thread_fail(&e);
+    *text = grammar.s;
+    *len = grammar.len;
     return WASTE_OK;
 }
 

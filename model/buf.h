@@ -63,6 +63,18 @@ static inline void buf_str(struct buf *b, struct str s)
     buf_put(b, s.s, s.len);
 }
 
+/* As the value of an attribute in XTML: & and " are what could end one, nothing else is escaped. */
+static inline void buf_attribute(struct buf *b, struct str v)
+{
+    for (size_t i = 0; i < v.len; i++)
+        if (v.s[i] == '&')
+            buf_str(b, STR("&amp;"));
+        else if (v.s[i] == '"')
+            buf_str(b, STR("&quot;"));
+        else
+            buf_put(b, &v.s[i], 1);
+}
+
 static inline struct str buf_all(const struct buf *b)
 {
     return (struct str){b->n ? b->s : "", b->n};

@@ -1,6 +1,7 @@
 #include "model/chat.h"
 
 #include "base/json.h"
+#include "model/chat_grammar.h"
 #include "model/plain.h"
 #include "model/xtml.h"
 
@@ -270,6 +271,7 @@ static int render(struct prompt *p, const struct chat *c, const struct conversat
     p->must_call = talk->choice == CHOICE_REQUIRED;
     buf_str(&p->must_call_name, talk->choice_name);
     memcpy(p->note, talk->note, sizeof(p->note));
+    chat_grammar_keep(p, talk);
     if (c->format == WASTE_CHAT_XTML ? xtml_render(p, c, talk, e) : plain_render(p, c, talk, e))
         return e->code;
     return prompt_encode(p, c->tokenizer, c->ids[MARK_MEDIA_PAD], e);

@@ -48,6 +48,7 @@ struct chat {
     int32_t ids[N_MARKERS]; /* -1: not a control token of this container */
     int32_t end_id;
     bool has_tools, has_images;
+    bool constrains; /* the host does: a response_format needs no words */
     struct thinking_rules rules;
     struct chat_turn turns[3]; /* by role: system, user, assistant. Not of XTML */
     struct str open;           /* hands the turn to the model */

@@ -126,7 +126,8 @@ int prompt_encode(struct prompt *p, const struct tokenizer *t, int32_t pad, stru
 {
     size_t source = 0;
 
-    if (p->failed || p->text.failed || p->sources.failed || p->must_call_name.failed)
+    if (p->failed || p->text.failed || p->sources.failed || p->must_call_name.failed ||
+        p->answer.text.failed)
         return err_set(e, ERR_NOMEM, "prompt");
     for (size_t i = 0, end = 0, image = 0; i <= p->n_segments; i++) {
         for (; end < p->n_ends && p->ends[end].n_ids == i; end++)
@@ -150,6 +151,9 @@ void prompt_release(struct prompt *p)
     buf_release(&p->text);
     buf_release(&p->sources);
     buf_release(&p->must_call_name);
+    buf_release(&p->answer.text);
+    buf_release(&p->answer.grammar);
+    free(p->answer.tools);
     free(p->segments);
     free(p->ends);
     free(p->images);

@@ -11,6 +11,22 @@
 #include "model/buf.h"
 #include "model/tokenizer.h"
 
+/* What a request says of its answer. */
+struct answer_tool {
+    size_t name, name_len, schema, schema_len; /* in answer_rules.text; schema_len 0: no object */
+    int32_t message;                           /* declared in this one; -1: in the request */
+    uint32_t index;                            /* tools[index] */
+    bool strict;
+};
+struct answer_rules {
+    struct buf text;
+    struct answer_tool *tools;
+    size_t n_tools, tools_cap;
+    size_t schema, schema_len; /* of the response, in text; 0: free */
+    bool one_call;
+    struct buf grammar; /* made last */
+};
+
 struct prompt {
     const struct chat *chat;
     struct buf text;    /* of all segments, one after the other */
@@ -28,6 +44,7 @@ struct prompt {
     uint32_t begins;
     const char *effort; /* static */
     bool may_call, must_call;
+    struct answer_rules answer;
     struct buf must_call_name; /* empty: any */
     char note[160];
 };

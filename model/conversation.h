@@ -52,6 +52,7 @@ struct conversation {
     bool tools_later;         /* a system message declares some */
     enum tool_choice choice;
     struct str choice_name; /* the one that must be called; empty: any */
+    bool parallel_calls;    /* several in one answer */
     enum answer_format format;
     const struct node *schema;
     bool thinking;

@@ -217,7 +217,9 @@ static int read_format(struct conversation *c, const struct node *v, struct err 
 int conversation_options(struct conversation *c, const struct node *request,
                          const struct thinking_rules *rules, struct err *e)
 {
+    c->parallel_calls = true;
     return read_thinking(c, request, rules, e) ||
+                   node_get_flag(&c->parallel_calls, request, "parallel_tool_calls", "", e) ||
                    read_choice(c, node_get(request, "tool_choice"), e) ||
                    read_format(c, node_get(request, "response_format"), e)
                ? e->code

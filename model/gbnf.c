@@ -18,6 +18,7 @@ struct parser {
     size_t *first;  /* the byte where it is first named */
     size_t cap;
     unsigned groups;
+    uint32_t start; /* in names, of %start; INTERN_NONE: root */
     struct err *e;
     bool failed;
 };
@@ -85,6 +86,13 @@ static bool at_rule(const struct parser *p)
         return false;
     skip_blank(&ahead);
     return take(&ahead, "::=");
+}
+
+static bool at_start(const struct parser *p)
+{
+    struct parser ahead = *p;
+
+    return take(&ahead, "%start");
 }
 
 /* The number of a name, new or not. */
@@ -277,9 +285,33 @@ static uint32_t control(struct parser *p, enum expr_kind kind)
     return expr_token(p->r, kind, id);
 }
 
-/* %json{...}: where the object ends, then what it allows. */
-static uint32_t schema(struct parser *p)
+static int32_t special(const struct parser *p, const char *name)
 {
+    return p->tokenizer ? tokenizer_special_id(p->tokenizer, name, strlen(name)) : -1;
+}
+
+/* What a schema allows, as JSON or as arguments in XTML. */
+static int schema_read(struct parser *p, bool arguments, const char *text, size_t len,
+                       struct err *e)
+{
+    struct argument_marks marks = {.open = special(p, "<|open|>"),
+                                   .close = special(p, "<|close|>"),
+                                   .sep = special(p, "<|sep|>")};
+
+    if (!arguments)
+        return json_schema_read(p->r, text, len, e);
+    if (marks.open < 0 || marks.close < 0 || marks.sep < 0)
+        return err_set(e, ERR_FORMAT, "%s is no control token of this model",
+                       marks.open < 0    ? "<|open|>"
+                       : marks.close < 0 ? "<|close|>"
+                                         : "<|sep|>");
+    return json_schema_read_arguments(p->r, text, len, &marks, e);
+}
+
+/* %json{...}, %arguments{...}: where the object ends, then what it allows. */
+static uint32_t schema(struct parser *p, bool arguments)
+{
+    const char *word = arguments ? "%arguments" : "%json";
     const char *begin = p->at;
     unsigned depth = 0;
     bool string = false;
@@ -302,11 +334,12 @@ static uint32_t schema(struct parser *p)
             break;
     }
     if (p->at == p->end || *p->at != '}')
-        return refuse(p, "%json needs a schema in braces behind it");
+        return refuse(p, arguments ? "%arguments needs a schema in braces behind it"
+                                   : "%json needs a schema in braces behind it");
     p->at++;
-    if (!p->failed && json_schema_read(p->r, begin, (size_t)(p->at - begin), &e)) {
+    if (!p->failed && schema_read(p, arguments, begin, (size_t)(p->at - begin), &e)) {
         *p->e = e;
-        err_wrap(p->e, "grammar line %u: %%json", line_of(p, begin));
+        err_wrap(p->e, "grammar line %u: %s", line_of(p, begin), word);
         p->failed = true;
         return 0;
     }
@@ -324,7 +357,9 @@ static uint32_t atom(struct parser *p)
     if (take(p, "["))
         return class(p);
     if (take(p, "%json"))
-        return schema(p);
+        return schema(p, false);
+    if (take(p, "%arguments"))
+        return schema(p, true);
     if (take(p, "."))
         return expr_chars(p->r, &(struct char_range){0, 0x10ffff}, 1);
     if (take(p, "!"))
@@ -419,7 +454,7 @@ static uint32_t sequence(struct parser *p)
     for (;;) {
         skip_blank(p);
         if (p->failed || p->r->failed.code || p->at == p->end || *p->at == '|' || *p->at == ')' ||
-            at_rule(p))
+            at_rule(p) || at_start(p))
             break;
         list_add(p, &l, repeated(p, atom(p)));
     }
@@ -442,10 +477,28 @@ static uint32_t alternatives(struct parser *p)
     return x;
 }
 
+/* %start NAME: this rule is the answer, and root is a rule like others. */
+static void start(struct parser *p)
+{
+    if (p->start != INTERN_NONE) {
+        refuse(p, "%start is there already");
+        return;
+    }
+    skip_blank(p);
+    if (name_length(p))
+        p->start = name_take(p, name_length(p));
+    else
+        refuse(p, "%start needs a rule's name");
+}
+
 static void rule(struct parser *p)
 {
     uint32_t name, x;
 
+    if (take(p, "%start")) {
+        start(p);
+        return;
+    }
     if (!at_rule(p)) {
         refuse(p, "expected a rule: name ::= ...");
         return;
@@ -467,7 +520,7 @@ static void rule(struct parser *p)
 static void names_check(struct parser *p)
 {
     static const uint32_t root[] = {'r', 'o', 'o', 't'};
-    uint32_t at = intern_find(&p->names, root, 4);
+    uint32_t at = p->start != INTERN_NONE ? p->start : intern_find(&p->names, root, 4);
 
     if (at == INTERN_NONE) {
         err_set(p->e, ERR_FORMAT, "grammar: no rule is called root");
@@ -490,7 +543,14 @@ int gbnf_read(struct rules *r, const char *text, size_t len, const struct tokeni
               struct err *e)
 {
     struct parser p = {
-        .r = r, .at = text, .begin = text, .end = text + len, .tokenizer = tokenizer, .e = e};
+        .r = r,
+        .at = text,
+        .begin = text,
+        .end = text + len,
+        .tokenizer = tokenizer,
+        .start = INTERN_NONE,
+        .e = e,
+    };
 
     if (!intern_open(&p.names))
         return err_set(e, ERR_NOMEM, "grammar");

@@ -6,11 +6,13 @@
 #include "base/json.h"
 #include "model/gbnf.h"
 #include "model/grammar_net.h"
+#include "model/intern.h"
 #include "model/json_schema.h"
 
 enum {
     DFA_STATES = 2048,    /* more, and an expression becomes network */
     DFA_SIZE = 6000,      /* the same, for its size as written out */
+    DFA_JOINED = 64,      /* larger ones stay apart from their neighbours, to be shared */
     SIZE_NEVER = 1 << 30, /* of what no automaton can do */
     DEPTH = 300,          /* of expressions inside each other */
     WORK = 64 << 20,      /* steps of determinisation, over a whole grammar */
@@ -23,7 +25,10 @@ struct build {
     uint8_t *empty;       /* [n_expr] 1: may be empty, 2: may not; 0: not known yet */
     uint8_t *rule_empty;  /* [n_rule] */
     uint32_t *dfa_of;     /* [r->n_dfa] */
-    uint32_t string, key; /* automata; NET_NONE until needed */
+    uint32_t string[3];   /* automata, by enum spelling; NET_NONE until needed */
+    struct intern shapes; /* hashes of automata */
+    uint32_t *dfa_of_shape;
+    size_t cap_shape;
     uint64_t work;
     unsigned depth;
     struct err *e;
@@ -104,10 +109,56 @@ static uint32_t leaf_add(struct build *b, struct leaf leaf)
     return (uint32_t)g->n_leaf++;
 }
 
+static bool dfa_same(const struct dfa *x, const struct dfa *y)
+{
+    return x->n == y->n && x->n_classes == y->n_classes &&
+           !memcmp(x->class_of, y->class_of, sizeof(x->class_of)) &&
+           !memcmp(x->next, y->next, (size_t)x->n * x->n_classes * sizeof(*x->next)) &&
+           !memcmp(x->final, y->final, x->n);
+}
+
+static uint64_t dfa_hash(const struct dfa *d) /* FNV-1a */
+{
+    uint64_t h = UINT64_C(0xcbf29ce484222325);
+
+    for (size_t i = 0; i < sizeof(d->class_of); i++)
+        h = (h ^ d->class_of[i]) * UINT64_C(0x100000001b3);
+    for (size_t i = 0; i < (size_t)d->n * d->n_classes; i++)
+        h = (h ^ d->next[i]) * UINT64_C(0x100000001b3);
+    for (unsigned i = 0; i < d->n; i++)
+        h = (h ^ d->final[i]) * UINT64_C(0x100000001b3);
+    return h;
+}
+
+/* Where the number of an automaton like this is or belongs; NULL: nowhere. *fresh: it is new. */
+static uint32_t *dfa_shape(struct build *b, const struct dfa *d, bool *fresh)
+{
+    uint64_t h = dfa_hash(d);
+    uint32_t word[2] = {(uint32_t)h, (uint32_t)(h >> 32)};
+    uint32_t i = intern_put(&b->shapes, word, 2, fresh);
+
+    if (i != INTERN_NONE && i >= b->cap_shape) {
+        uint32_t *more = realloc(b->dfa_of_shape, (2 * (size_t)i + 64) * sizeof(*more));
+
+        if (!more)
+            return NULL;
+        b->dfa_of_shape = more;
+        b->cap_shape = 2 * (size_t)i + 64;
+    }
+    return i == INTERN_NONE ? NULL : &b->dfa_of_shape[i];
+}
+
+/* Tools have many arguments alike: equal automata are one. */
 static uint32_t dfa_add(struct build *b, struct dfa *owned)
 {
     struct grammar *g = b->g;
+    bool fresh = true;
+    uint32_t *number = dfa_shape(b, owned, &fresh);
 
+    if (number && !fresh && dfa_same(g->dfa[*number], owned)) {
+        dfa_close(owned);
+        return *number;
+    }
     b->g->bytes += dfa_bytes(owned);
     if (g->bytes > GRAMMAR_BYTES_MAX)
         fail(b, ERR_LIMIT, "bytes compiled", g->bytes, GRAMMAR_BYTES_MAX);
@@ -116,6 +167,8 @@ static uint32_t dfa_add(struct build *b, struct dfa *owned)
         return 0;
     }
     g->dfa[g->n_dfa] = owned;
+    if (number && fresh)
+        *number = (uint32_t)g->n_dfa;
     return (uint32_t)g->n_dfa++;
 }
 
@@ -252,9 +305,14 @@ static void escapes_u(struct nfa *a, uint32_t from, uint32_t body)
     CHAIN(a, from, body, "dD", "89abAB", HEX, HEX, "\\", "u", "dD", "c-fC-F", HEX, HEX);
 }
 
-/* State 0 waits for the quote, state 1 is between two characters. With one spelling of each
- * character only, texts are equal where their bytes are. */
-static struct dfa *string_dfa(bool one_spelling, struct err *e)
+enum spelling {
+    ANY_SPELLING,
+    ONE_SPELLING, /* of each character: texts are equal where their bytes are */
+    NO_ESCAPES,   /* an attribute of markup: no character that would be written otherwise there */
+};
+
+/* State 0 waits for the quote, state 1 is between two characters. */
+static struct dfa *string_dfa(enum spelling spelling, struct err *e)
 {
     struct nfa a = {0};
     uint32_t start = nfa_state(&a), body = nfa_state(&a), end = nfa_state(&a);
@@ -265,11 +323,15 @@ static struct dfa *string_dfa(bool one_spelling, struct err *e)
     nfa_edge(&a, start, body, '"', '"');
     nfa_edge(&a, body, end, '"', '"');
     nfa_chars(&a, body, body, 0x20, '"' - 1);
-    nfa_chars(&a, body, body, '"' + 1, '\\' - 1);
+    nfa_chars(&a, body, body, '"' + 1, '&' - 1);
+    nfa_chars(&a, body, body, '&' + 1, '\\' - 1);
     nfa_chars(&a, body, body, '\\' + 1, 0x10ffff);
-    nfa_edge(&a, body, escape, '\\', '\\');
-    CHAIN(&a, escape, body, "\"\\bfnrt");
-    if (!one_spelling) {
+    if (spelling != NO_ESCAPES) {
+        nfa_edge(&a, body, body, '&', '&');
+        nfa_edge(&a, body, escape, '\\', '\\');
+        CHAIN(&a, escape, body, "\"\\bfnrt");
+    }
+    if (spelling == ANY_SPELLING) {
         CHAIN(&a, escape, body, "/");
         CHAIN(&a, escape, u, "u");
         escapes_u(&a, u, body);
@@ -283,7 +345,7 @@ static struct dfa *string_dfa(bool one_spelling, struct err *e)
 struct dfa *grammar_string_dfa(uint32_t min, uint32_t max, struct err *e)
 {
     uint32_t most = max == REPEAT_ANY ? min : max;
-    struct dfa *one = string_dfa(false, e), *d;
+    struct dfa *one = string_dfa(ANY_SPELLING, e), *d;
     unsigned n;
 
     if (!one)
@@ -356,13 +418,22 @@ static bool emit_regular(struct build *b, const struct expr *x, uint32_t size, u
     return true;
 }
 
+/* A rule, or an automaton of its own, that is large and may be used elsewhere, too. */
+static bool stays_apart(struct build *b, uint32_t expr)
+{
+    enum expr_kind kind = b->r->expr[expr].kind;
+
+    return (kind == EXPR_RULE || kind == EXPR_DFA) && size_of(b, expr) > DFA_JOINED;
+}
+
 /* Neighbours that are automata become one. */
 static void emit_seq(struct build *b, const struct expr *x, uint32_t from, uint32_t to)
 {
     for (uint32_t i = 0; i < x->n && !b->failed;) {
         uint32_t next, end = i, size = 0;
 
-        while (end < x->n && size_sum(size, size_of(b, b->r->kid[x->a + end])) <= DFA_SIZE)
+        while (end < x->n && !stays_apart(b, b->r->kid[x->a + end]) &&
+               size_sum(size, size_of(b, b->r->kid[x->a + end])) <= DFA_SIZE)
             size += size_of(b, b->r->kid[x->a + end++]);
         end = end > i ? end : i + 1;
         next = end == x->n ? to : node_add(b);
@@ -447,10 +518,11 @@ static void emit_repeat(struct build *b, const struct expr *x, uint32_t from, ui
 static uint32_t string_leaf(struct build *b, const struct expr *x)
 {
     bool key = x->kind == EXPR_KEY;
-    uint32_t *dfa = key ? &b->key : &b->string;
+    enum spelling spelling = !key ? ANY_SPELLING : x->min ? NO_ESCAPES : ONE_SPELLING;
+    uint32_t *dfa = &b->string[spelling];
 
     if (*dfa == NET_NONE) {
-        struct dfa *d = string_dfa(key, b->e);
+        struct dfa *d = string_dfa(spelling, b->e);
 
         if (!d) {
             b->failed = true;
@@ -462,7 +534,7 @@ static uint32_t string_leaf(struct build *b, const struct expr *x)
                                      .dfa = *dfa,
                                      .a = x->a,
                                      .n = x->n,
-                                     .min = x->min,
+                                     .min = key ? 0 : x->min,
                                      .max = key ? REPEAT_ANY : x->max});
 }
 
@@ -493,6 +565,8 @@ static void emit_network(struct build *b, const struct expr *x, uint32_t from, u
         edge_add(b, from, EDGE_OTHER, x->a, to);
         break;
     case EXPR_CHARS: /* more ranges than an automaton may have */
+        if (!b->work)
+            fail(b, ERR_LIMIT, "steps of work and more to be compiled", WORK, WORK);
         fail(b, ERR_LIMIT, "ranges in one class of characters", x->n, DFA_SIZE / 4);
         break;
     default: /* EXPR_NEVER: no edge */
@@ -807,7 +881,7 @@ int grammar_compile(struct grammar **out, enum grammar_kind kind, const char *te
                     const struct tokenizer *tokenizer, int32_t after, struct err *e)
 {
     struct grammar *g;
-    struct build b = {.string = NET_NONE, .key = NET_NONE, .work = WORK, .e = e};
+    struct build b = {.string = {NET_NONE, NET_NONE, NET_NONE}, .work = WORK, .e = e};
     const char *what = kind == GRAMMAR_JSON_SCHEMA ? "schema" : "grammar";
     int rc;
 
@@ -828,8 +902,13 @@ int grammar_compile(struct grammar **out, enum grammar_kind kind, const char *te
         *e = b.r->failed;
         rc = e->code;
     }
-    if (!rc && build(&b))
+    if (!rc && !intern_open(&b.shapes))
+        rc = err_set(e, ERR_NOMEM, "%s", what);
+    else if (!rc && build(&b))
         rc = err_wrap(e, "%s", what);
+    if (b.shapes.table)
+        intern_close(&b.shapes);
+    free(b.dfa_of_shape);
     free(b.size);
     free(b.empty);
     free(b.rule_empty);

@@ -45,6 +45,7 @@ struct regex {
     struct rules r;
     const char *at, *end;
     unsigned groups;
+    bool raw;
     struct err *e;
     bool failed;
 };
@@ -55,6 +56,18 @@ static uint32_t refuse(struct regex *p, int code, const char *what)
         err_set(p->e, code, "%s", what);
     p->failed = true;
     return 0;
+}
+
+static uint32_t raw_chars(struct regex *p, const struct char_range *range, unsigned n)
+{
+    struct char_range some[RANGES_MAX + 8];
+
+    for (unsigned i = 0; i < n; i++)
+        some[i] = (struct char_range){range[i].lo ? range[i].lo : 1, range[i].hi};
+    for (unsigned i = 0; i < n; i++) /* NUL alone */
+        if (some[i].hi < some[i].lo)
+            some[i--] = some[--n];
+    return expr_chars(&p->r, some, n);
 }
 
 /* One character of the string as JSON writes it: itself, or its one escape. */
@@ -69,6 +82,8 @@ static uint32_t json_chars(struct regex *p, const struct char_range *range, unsi
     uint32_t kid[8];
     unsigned n_plain = 0, n_kid = 0;
 
+    if (p->raw)
+        return raw_chars(p, range, n);
     for (unsigned i = 0; i < n; i++) {
         static const struct char_range raw[] = {
             {0x20, '"' - 1}, {'"' + 1, '\\' - 1}, {'\\' + 1, 0x10ffff}};
@@ -388,17 +403,18 @@ static uint32_t alternatives(struct regex *p, bool top)
     return expr_alt(&p->r, kid, n);
 }
 
-int json_text_pattern(struct dfa **out, const char *pattern, size_t len, uint64_t *work,
+int json_text_pattern(struct dfa **out, const char *pattern, size_t len, bool raw, uint64_t *work,
                       struct err *e)
 {
-    struct regex p = {.at = pattern, .end = pattern + len, .e = e};
+    struct regex p = {.at = pattern, .end = pattern + len, .raw = raw, .e = e};
+    const char *quote = raw ? "" : "\"";
     uint32_t body = alternatives(&p, true), all;
     char shown[100];
     int rc = 0;
 
     if (!p.failed && p.at != p.end)
         refuse(&p, ERR_FORMAT, "a parenthesis that nothing opens");
-    all = EXPR_SEQ(&p.r, expr_text(&p.r, "\""), body, expr_text(&p.r, "\""));
+    all = EXPR_SEQ(&p.r, expr_text(&p.r, quote), body, expr_text(&p.r, quote));
     *out = NULL;
     if (p.failed)
         rc = e->code;

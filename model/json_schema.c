@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/json.h"
+#include "model/buf.h"
 #include "model/intern.h"
 #include "model/json_text.h"
 
@@ -63,9 +64,17 @@ static const struct keyword {
     {"additionalProperties", USE_OBJECT},
 };
 
+/* How a value is written. */
+enum form {
+    FORM_JSON,
+    FORM_TYPED,     /* XTML: what follows an argument's key: its type, then the value */
+    FORM_ARGUMENTS, /* XTML: an object as elements */
+};
+
 struct wanted { /* a schema whose rule is still to be made */
     const json_t *schema;
     uint32_t rule;
+    enum form form;
     char *path;
 };
 
@@ -73,12 +82,13 @@ struct reader {
     struct rules *r;
     const json_t *root;
     json_t *kept;         /* an array that owns what merging made */
-    struct intern schema; /* address of a schema -> its rule */
+    struct intern schema; /* address of a schema, form -> its rule */
     uint32_t *rule_of;
     struct wanted *wanted;
     size_t n_wanted, cap_wanted, cap_rule_of, n_merged;
     uint32_t space, any;
     uint64_t work;
+    struct argument_marks marks;
     char path[PATH_BYTES]; /* of the schema at hand */
     struct err *e;
 };
@@ -88,17 +98,61 @@ static int refuse(struct reader *s, int code, const char *keyword, const char *w
     return err_set(s->e, code, "schema: %s.%s: %s", s->path, keyword, why);
 }
 
+enum { SHARED_BYTES = 1024 };
+
+struct shared_text {
+    uint32_t word[SHARED_BYTES / sizeof(uint32_t) + 2]; /* form, length, bytes */
+    size_t len;
+};
+
+static int shared_put(const char *text, size_t n, void *to)
+{
+    struct shared_text *t = to;
+
+    if (n > SHARED_BYTES - t->len)
+        return -1;
+    memcpy((char *)&t->word[2] + t->len, text, n);
+    t->len += n;
+    return 0;
+}
+
+/* Tools and properties are often alike: where the rule of a schema with this text is, or is to be
+ * noted. NULL: it is large, or what it means depends on its document. */
+static uint32_t *shared_rule(struct reader *s, const json_t *schema, enum form form, bool *fresh)
+{
+    struct shared_text t = {.word = {form}};
+    struct rules *r = s->r;
+    uint32_t i;
+
+    if (json_dump_callback(schema, shared_put, &t, JSON_COMPACT | JSON_ENCODE_ANY) ||
+        memmem(&t.word[2], t.len, "\"$ref\"", 6) ||
+        (!r->schemas.table && !intern_open(&r->schemas)))
+        return NULL;
+    t.word[1] = (uint32_t)t.len;
+    i = intern_put(&r->schemas, t.word, 2 + (uint32_t)((t.len + 3) / 4), fresh);
+    if (i != INTERN_NONE && i >= r->cap_schema) {
+        uint32_t *more = realloc(r->rule_of_schema, (2 * (size_t)i + 64) * sizeof(*more));
+
+        if (!more)
+            return NULL;
+        r->rule_of_schema = more;
+        r->cap_schema = 2 * (size_t)i + 64;
+    }
+    return i == INTERN_NONE ? NULL : &r->rule_of_schema[i];
+}
+
 /* A rule for a schema: made now, filled later. */
-static uint32_t rule_for(struct reader *s, const json_t *schema, const char *step)
+static uint32_t rule_for(struct reader *s, const json_t *schema, const char *step, enum form form)
 {
     uintptr_t address = (uintptr_t)schema;
-    uint32_t word[2] = {(uint32_t)address, (uint32_t)((uint64_t)address >> 32)}, i;
+    uint32_t word[3] = {(uint32_t)address, (uint32_t)((uint64_t)address >> 32), form}, i;
     char path[PATH_BYTES];
-    bool fresh = false;
+    bool fresh = false, first = true;
+    uint32_t *shared;
 
     if (s->r->failed.code)
         return 0;
-    i = intern_put(&s->schema, word, 2, &fresh);
+    i = intern_put(&s->schema, word, 3, &fresh);
     if (i != INTERN_NONE && !fresh)
         return s->rule_of[i];
     if (i >= SCHEMAS_MAX && i != INTERN_NONE) {
@@ -123,8 +177,13 @@ static uint32_t rule_for(struct reader *s, const json_t *schema, const char *ste
         (int)sizeof(path))
         memcpy(path + sizeof(path) - 4, "...", 4);
     if (i != INTERN_NONE) {
-        s->rule_of[i] = rule_new(s->r, path, strlen(path));
-        s->wanted[s->n_wanted] = (struct wanted){schema, s->rule_of[i], strdup(path)};
+        shared = shared_rule(s, schema, form, &first);
+        s->rule_of[i] = shared && !first ? *shared : rule_new(s->r, path, strlen(path));
+        if (shared && !first)
+            return s->rule_of[i];
+        if (shared)
+            *shared = s->rule_of[i];
+        s->wanted[s->n_wanted] = (struct wanted){schema, s->rule_of[i], form, strdup(path)};
         if (s->wanted[s->n_wanted++].path)
             return s->rule_of[i];
     }
@@ -132,9 +191,14 @@ static uint32_t rule_for(struct reader *s, const json_t *schema, const char *ste
     return 0;
 }
 
+static uint32_t value_in(struct reader *s, const json_t *schema, const char *step, enum form form)
+{
+    return expr_rule(s->r, rule_for(s, schema, step, form));
+}
+
 static uint32_t value_of(struct reader *s, const json_t *schema, const char *step)
 {
-    return expr_rule(s->r, rule_for(s, schema, step));
+    return value_in(s, schema, step, FORM_JSON);
 }
 
 /* ---- references ---- */
@@ -473,52 +537,122 @@ static bool number_of(struct reader *s, const json_t *schema, const char *key, u
     return true;
 }
 
-static int string_value(struct reader *s, const json_t *schema, uint32_t *out)
+/* Of a string: what its characters must be, and how many. */
+static int string_limits(struct reader *s, const json_t *schema, const char **pattern, size_t *len,
+                         uint32_t *min, uint32_t *max)
 {
-    const json_t *pattern = json_object_get(schema, "pattern");
-    const json_t *format = json_object_get(schema, "format");
-    const char *text = json_string_value(pattern);
-    uint32_t min, max;
-    struct dfa *d = NULL, *length, *both = NULL;
+    const json_t *p = json_object_get(schema, "pattern"), *f = json_object_get(schema, "format");
+    const char *name = json_string_value(f) ? json_string_value(f) : "";
 
-    if (!number_of(s, schema, "minLength", 0, &min) ||
-        !number_of(s, schema, "maxLength", REPEAT_ANY, &max))
+    *pattern = json_string_value(p);
+    *len = json_string_length(p);
+    if (!number_of(s, schema, "minLength", 0, min) ||
+        !number_of(s, schema, "maxLength", REPEAT_ANY, max))
         return s->e->code;
-    if (pattern && format)
+    if (p && f)
         return refuse(s, ERR_UNSUPPORTED, "format", "together with a pattern");
-    if (pattern && !text)
+    if (p && !*pattern)
         return refuse(s, ERR_FORMAT, "pattern", "must be a string");
-    if (format && !(text = json_text_format(json_string_value(format)))) {
-        char name[64], why[160];
-        const char *given = json_string_value(format) ? json_string_value(format) : "";
+    if (!f)
+        return 0;
+    *pattern = json_text_format(name);
+    *len = *pattern ? strlen(*pattern) : 0;
+    if (!*pattern) {
+        char shown[64], why[160];
 
         snprintf(why, sizeof(why), "\"%s\" is not among %s",
-                 json_printable(name, sizeof(name), given, strlen(given)), json_text_formats);
+                 json_printable(shown, sizeof(shown), name, strlen(name)), json_text_formats);
         return refuse(s, ERR_UNSUPPORTED, "format", why);
     }
-    if (!text) {
+    return 0;
+}
+
+static const char *pattern_keyword(const json_t *schema)
+{
+    return json_object_get(schema, "pattern") ? "pattern" : "format";
+}
+
+/* d and what has the right length: in *d. Both are the caller's. */
+static int with_length(struct reader *s, struct dfa **d, const struct dfa *length, uint32_t min)
+{
+    struct dfa *both = NULL;
+
+    if (!(*d)->n)
+        return 0;
+    if (!length || dfa_both(&both, *d, length, DFA_STATES_MAX / 2, &s->work, s->e) || !both)
+        return refuse(s, ERR_LIMIT, min ? "minLength" : "maxLength",
+                      "too large to be combined with a pattern or format");
+    dfa_close(*d);
+    *d = both;
+    return 0;
+}
+
+static int string_value(struct reader *s, const json_t *schema, uint32_t *out)
+{
+    struct dfa *d = NULL, *length;
+    const char *pattern;
+    uint32_t min, max;
+    size_t len;
+    int rc = 0;
+
+    if (string_limits(s, schema, &pattern, &len, &min, &max))
+        return s->e->code;
+    if (!pattern) {
         *out = expr_string(s->r, min, max);
         return 0;
     }
-    if (json_text_pattern(&d, text, pattern ? json_string_length(pattern) : strlen(text), &s->work,
-                          s->e))
-        return err_wrap(s->e, "schema: %s.%s", s->path, pattern ? "pattern" : "format");
+    if (json_text_pattern(&d, pattern, len, false, &s->work, s->e))
+        return err_wrap(s->e, "schema: %s.%s", s->path, pattern_keyword(schema));
     if (min > 0 || max != REPEAT_ANY) {
         length = d->n ? grammar_string_dfa(min, max, s->e) : NULL;
-        if (length && dfa_both(&both, d, length, DFA_STATES_MAX / 2, &s->work, s->e))
-            both = NULL;
+        rc = with_length(s, &d, length, min);
         dfa_close(length);
-        if (d->n && !both) {
-            dfa_close(d);
-            return refuse(s, ERR_LIMIT, min ? "minLength" : "maxLength",
-                          "too large to be combined with a pattern or format");
-        }
-        if (both) {
-            dfa_close(d);
-            d = both;
-        }
     }
-    *out = expr_dfa(s->r, d);
+    if (rc)
+        dfa_close(d);
+    else
+        *out = expr_dfa(s->r, d);
+    return rc;
+}
+
+/* A string as it is, between two control tokens: any characters but NUL. */
+static int raw_string_value(struct reader *s, const json_t *schema, uint32_t *out)
+{
+    uint32_t any = expr_chars(s->r, &(struct char_range){1, 0x10ffff}, 1), min, max, some;
+    struct dfa *d = NULL, *length = NULL;
+    const char *pattern;
+    bool empty;
+    size_t len;
+    int rc;
+
+    if (string_limits(s, schema, &pattern, &len, &min, &max))
+        return s->e->code;
+    if (min > max) {
+        *out = expr_never(s->r);
+        return 0;
+    }
+    *out = expr_repeat(s->r, any, min, max);
+    if (!pattern || s->r->failed.code)
+        return 0;
+    if (json_text_pattern(&d, pattern, len, true, &s->work, s->e))
+        return err_wrap(s->e, "schema: %s.%s", s->path, pattern_keyword(schema));
+    empty = min == 0 && d->n && d->final[0];
+    some = expr_repeat(s->r, any, min ? min : 1, max ? max : 1);
+    rc = s->r->failed.code
+             ? 0
+             : rules_dfa(&length, s->r, &s->r->expr[some], DFA_STATES_MAX / 2, &s->work, s->e);
+    if (!rc)
+        rc = with_length(s, &d, length, min);
+    dfa_close(length);
+    if (rc) {
+        dfa_close(d);
+        return rc;
+    }
+    *out = max ? expr_dfa(s->r, d) : expr_never(s->r);
+    if (!max)
+        dfa_close(d);
+    if (empty)
+        *out = expr_repeat(s->r, *out, 0, 1);
     return 0;
 }
 
@@ -617,25 +751,67 @@ static uint32_t name_text(struct reader *s, const char *name)
     return expr;
 }
 
+/* The same as the value of an attribute. */
+static uint32_t attribute_text(struct reader *s, const char *name)
+{
+    struct buf b = {0};
+    uint32_t expr = 0;
+
+    buf_attribute(&b, (struct str){name, strlen(name)});
+    if (b.failed)
+        err_set(&s->r->failed, ERR_NOMEM, "schema");
+    else
+        expr = expr_bytes(s->r, b.s, b.n);
+    buf_release(&b);
+    return expr;
+}
+
 struct members { /* of one object: the properties, in order */
     uint32_t *pair, *name;
     bool *needed;
     size_t n;
+    enum form form; /* JSON or arguments */
 };
+
+/* One member, of which key is the name in its form. */
+static uint32_t member(struct reader *s, const struct members *p, uint32_t key,
+                       const json_t *schema, const char *step)
+{
+    if (p->form == FORM_JSON)
+        return EXPR_SEQ(s->r, key, expr_text(s->r, ":"), s->space, value_of(s, schema, step));
+    return EXPR_SEQ(s->r, expr_token(s->r, EXPR_TOKEN, s->marks.open),
+                    expr_text(s->r, "argument key="), key, value_in(s, schema, step, FORM_TYPED),
+                    expr_token(s->r, EXPR_TOKEN, s->marks.close), expr_text(s->r, "argument"),
+                    expr_token(s->r, EXPR_TOKEN, s->marks.sep));
+}
+
+static uint32_t named_member(struct reader *s, struct members *p, const char *name,
+                             const json_t *schema, const char *step)
+{
+    uint32_t quote = expr_text(s->r, "\"");
+
+    p->name[p->n] = p->form == FORM_JSON ? name_text(s, name) : attribute_text(s, name);
+    return member(s, p, EXPR_SEQ(s->r, quote, p->name[p->n], quote), schema, step);
+}
+
+/* What stands between two members. */
+static uint32_t member_comma(struct reader *s, const struct members *p)
+{
+    return p->form == FORM_JSON ? EXPR_SEQ(s->r, expr_text(s->r, ","), s->space)
+                                : expr_text(s->r, "");
+}
 
 /* Keys that are not named: any number of pairs, none of them before another. */
 static uint32_t members_extra(struct reader *s, const json_t *rest, const struct members *p,
                               bool first)
 {
-    uint32_t colon = EXPR_SEQ(s->r, expr_text(s->r, ":"), s->space);
-    uint32_t comma = EXPR_SEQ(s->r, expr_text(s->r, ","), s->space);
-    uint32_t pair, rule, x;
+    uint32_t comma = member_comma(s, p), pair, rule, x;
 
     if (json_is_false(rest))
         return expr_text(s->r, "");
     rule = rule_new(s->r, s->path, strlen(s->path));
-    pair = EXPR_SEQ(s->r, expr_key(s->r, p->name, p->n), colon,
-                    value_of(s, rest, "additionalProperties"));
+    pair = member(s, p, expr_key(s->r, p->name, p->n, p->form != FORM_JSON), rest,
+                  "additionalProperties");
     x = expr_repeat(s->r, EXPR_SEQ(s->r, comma, pair), 0, REPEAT_ANY);
     if (first)
         x = expr_repeat(s->r, EXPR_SEQ(s->r, pair, x), 0, 1);
@@ -647,7 +823,7 @@ static uint32_t members_extra(struct reader *s, const json_t *rest, const struct
 /* Members from the i-th on, for all i, last one first: a rule each, with and without a comma. */
 static uint32_t members_chain(struct reader *s, const struct members *p, const json_t *rest)
 {
-    uint32_t comma = EXPR_SEQ(s->r, expr_text(s->r, ","), s->space);
+    uint32_t comma = member_comma(s, p);
     uint32_t after = members_extra(s, rest, p, false), begin = members_extra(s, rest, p, true);
 
     for (size_t i = p->n; i-- > 0 && !s->r->failed.code;) {
@@ -674,7 +850,6 @@ static int members_read(struct reader *s, struct members *p, const json_t *schem
     json_t *properties = json_object_get(schema, "properties");
     const json_t *required = json_object_get(schema, "required"), *rest = additional_of(schema);
     size_t n = json_object_size(properties) + json_array_size(required), i = 0;
-    uint32_t colon = EXPR_SEQ(s->r, expr_text(s->r, ":"), s->space);
     json_t *needed = json_object(), *value;
     const char *key;
 
@@ -693,32 +868,26 @@ static int members_read(struct reader *s, struct members *p, const json_t *schem
         char step[PATH_BYTES];
 
         snprintf(step, sizeof(step), "properties.%.200s", key);
-        p->name[p->n] = name_text(s, key);
         p->needed[p->n] = json_object_get(needed, key) != NULL;
-        p->pair[p->n] = EXPR_SEQ(s->r, expr_text(s->r, "\""), p->name[p->n], expr_text(s->r, "\""),
-                                 colon, value_of(s, value, step));
+        p->pair[p->n] = named_member(s, p, key, value, step);
         p->n++;
         json_object_del(needed, key);
     }
     json_object_foreach(needed, key, value)
     { /* required without being declared */
-        p->name[p->n] = name_text(s, key);
         p->needed[p->n] = true;
-        p->pair[p->n] = json_is_false(rest) ? expr_never(s->r)
-                                            : EXPR_SEQ(s->r, expr_text(s->r, "\""), p->name[p->n],
-                                                       expr_text(s->r, "\""), colon,
-                                                       value_of(s, rest, "additionalProperties"));
+        p->pair[p->n] = named_member(s, p, key, rest, "additionalProperties");
         p->n++;
     }
     json_decref(needed);
     return 0;
 }
 
-static int object_value(struct reader *s, const json_t *schema, uint32_t *out)
+static int object_value(struct reader *s, const json_t *schema, enum form form, uint32_t *out)
 {
     const json_t *properties = json_object_get(schema, "properties");
     const json_t *required = json_object_get(schema, "required");
-    struct members p = {0};
+    struct members p = {.form = form};
     int rc;
 
     if (properties && !json_is_object(properties))
@@ -730,9 +899,9 @@ static int object_value(struct reader *s, const json_t *schema, uint32_t *out)
             return refuse(s, ERR_FORMAT, "required", "must be a list of names");
     rc = members_read(s, &p, schema);
     if (!rc)
-        *out =
-            EXPR_SEQ(s->r, expr_text(s->r, "{"), s->space,
-                     members_chain(s, &p, additional_of(schema)), s->space, expr_text(s->r, "}"));
+        *out = members_chain(s, &p, additional_of(schema));
+    if (!rc && form == FORM_JSON)
+        *out = EXPR_SEQ(s->r, expr_text(s->r, "{"), s->space, *out, s->space, expr_text(s->r, "}"));
     free(p.pair);
     free(p.name);
     free(p.needed);
@@ -798,7 +967,53 @@ static bool type_fits(const json_t *value, unsigned types)
     }
 }
 
-static int enum_value(struct reader *s, const json_t *schema, unsigned types, uint32_t *out)
+/* What comes before a value of this type. */
+static uint32_t typed_head(struct reader *s, const char *type)
+{
+    return EXPR_SEQ(s->r, expr_text(s->r, " type=\""), expr_text(s->r, type), expr_text(s->r, "\""),
+                    expr_token(s->r, EXPR_TOKEN, s->marks.sep));
+}
+
+static const char *typed_name(const json_t *value)
+{
+    switch (json_typeof(value)) {
+    case JSON_NULL:
+        return "null";
+    case JSON_TRUE:
+    case JSON_FALSE:
+        return "boolean";
+    case JSON_STRING:
+        return "string";
+    case JSON_ARRAY:
+        return "array";
+    case JSON_OBJECT:
+        return "object";
+    default:
+        return "number";
+    }
+}
+
+/* Just this value. */
+static uint32_t one_value(struct reader *s, const json_t *x, enum form form)
+{
+    char *text = NULL;
+    uint32_t value = 0;
+
+    if (form == FORM_TYPED && json_is_string(x)) {
+        value = expr_bytes(s->r, json_string_value(x), json_string_length(x));
+    } else {
+        text = json_dumps(x, JSON_ENCODE_ANY | JSON_COMPACT);
+        if (text)
+            value = expr_text(s->r, text);
+        else
+            err_set(&s->r->failed, ERR_NOMEM, "schema");
+        free(text);
+    }
+    return form == FORM_TYPED ? EXPR_SEQ(s->r, typed_head(s, typed_name(x)), value) : value;
+}
+
+static int enum_value(struct reader *s, const json_t *schema, unsigned types, enum form form,
+                      uint32_t *out)
 {
     const json_t *list = json_object_get(schema, "enum"), *one = json_object_get(schema, "const");
     size_t n = list ? json_array_size(list) : 1, kept = 0;
@@ -818,16 +1033,9 @@ static int enum_value(struct reader *s, const json_t *schema, unsigned types, ui
         return err_set(s->e, ERR_NOMEM, "schema: %s", s->path);
     for (size_t i = 0; i < n && !s->r->failed.code; i++) {
         const json_t *x = list ? json_array_get(list, i) : one;
-        char *text;
 
-        if ((types && !type_fits(x, types)) || (list && one && !json_equal(x, one)))
-            continue;
-        text = json_dumps(x, JSON_ENCODE_ANY | JSON_COMPACT);
-        if (text)
-            kid[kept++] = expr_text(s->r, text);
-        else
-            err_set(&s->r->failed, ERR_NOMEM, "schema");
-        free(text);
+        if ((!types || type_fits(x, types)) && !(list && one && !json_equal(x, one)))
+            kid[kept++] = one_value(s, x, form);
     }
     *out = expr_alt(s->r, kid, kept);
     free(kid);
@@ -848,29 +1056,56 @@ static int type_value(struct reader *s, const json_t *schema, enum type type, ui
     case T_ARRAY:
         return array_value(s, schema, out);
     case T_OBJECT:
-        return object_value(s, schema, out);
+        return object_value(s, schema, FORM_JSON, out);
     default:
         return number_value(s, schema, type == T_INTEGER, out);
     }
 }
 
-static int base_value(struct reader *s, const json_t *schema, uint32_t *out)
+static int typed_value(struct reader *s, const json_t *schema, enum type type, uint32_t *out)
+{
+    const char *name = type_name[type == T_INTEGER ? T_NUMBER : type];
+
+    if (type == T_STRING ? raw_string_value(s, schema, out) : type_value(s, schema, type, out))
+        return s->e->code;
+    *out = EXPR_SEQ(s->r, typed_head(s, name), *out);
+    return 0;
+}
+
+static int arguments_value(struct reader *s, const json_t *schema, unsigned types, uint32_t *out)
+{
+    if (json_object_get(schema, "enum") || json_object_get(schema, "const"))
+        return refuse(s, ERR_UNSUPPORTED, json_object_get(schema, "enum") ? "enum" : "const",
+                      "of all arguments at once");
+    if (types >> T_OBJECT & 1 || (!types && !json_object_get(schema, "type")))
+        return object_value(s, schema, FORM_ARGUMENTS, out);
+    *out = expr_never(s->r);
+    return 0;
+}
+
+static int base_value(struct reader *s, const json_t *schema, enum form form, uint32_t *out)
 {
     uint32_t kid[TYPES], n = 0;
     unsigned types;
 
     if (types_read(s, schema, &types))
         return s->e->code;
+    if (form == FORM_ARGUMENTS)
+        return arguments_value(s, schema, types, out);
     if (json_object_get(schema, "enum") || json_object_get(schema, "const"))
-        return enum_value(s, schema, types, out);
+        return enum_value(s, schema, types, form, out);
     if (!types && !json_object_get(schema, "type")) {
-        *out = expr_rule(s->r, s->any);
-        return 0;
+        if (form == FORM_JSON) {
+            *out = expr_rule(s->r, s->any);
+            return 0;
+        }
+        types = (1u << TYPES) - 1;
     }
     for (int t = 0; t < TYPES; t++) {
         if (!(types >> t & 1) || (t == T_INTEGER && types >> T_NUMBER & 1))
             continue;
-        if (type_value(s, schema, (enum type)t, &kid[n++]))
+        if (form == FORM_TYPED ? typed_value(s, schema, (enum type)t, &kid[n++])
+                               : type_value(s, schema, (enum type)t, &kid[n++]))
             return s->e->code;
     }
     *out = expr_alt(s->r, kid, n);
@@ -969,7 +1204,8 @@ static int keywords_check(struct reader *s, const json_t *schema)
 
 enum { ONE_OF_MAX = 256 };
 
-static int alternatives(struct reader *s, const json_t *schema, const char *key, uint32_t *out)
+static int alternatives(struct reader *s, const json_t *schema, const char *key, enum form form,
+                        uint32_t *out)
 {
     const json_t *list = json_object_get(schema, key), *rest;
     size_t n = json_array_size(list);
@@ -1006,7 +1242,7 @@ static int alternatives(struct reader *s, const json_t *schema, const char *key,
         if (!alt[i])
             rc = s->e->code;
         else
-            kid[i] = value_of(s, alt[i], step);
+            kid[i] = value_in(s, alt[i], step, form);
     }
     for (size_t i = 0; exactly_one && !rc && i < n; i++)
         for (size_t k = 0; !rc && k < i; k++) {
@@ -1027,7 +1263,7 @@ static int alternatives(struct reader *s, const json_t *schema, const char *key,
     return rc;
 }
 
-static int schema_value(struct reader *s, const json_t *schema, uint32_t *out)
+static int schema_value(struct reader *s, const json_t *schema, enum form form, uint32_t *out)
 {
     unsigned chain = 0;
 
@@ -1039,8 +1275,8 @@ static int schema_value(struct reader *s, const json_t *schema, uint32_t *out)
             return 0;
         }
         if (json_is_true(schema)) {
-            *out = expr_rule(s->r, s->any);
-            return 0;
+            schema = keep(s, json_object());
+            return schema ? base_value(s, schema, form, out) : s->e->code;
         }
         if (!json_is_object(schema))
             return err_set(s->e, ERR_FORMAT,
@@ -1057,7 +1293,7 @@ static int schema_value(struct reader *s, const json_t *schema, uint32_t *out)
 
             if (!target)
                 return s->e->code;
-            *out = value_of(s, target, "$ref");
+            *out = value_in(s, target, "$ref", form);
             return 0;
         }
         if (ref) {
@@ -1071,11 +1307,11 @@ static int schema_value(struct reader *s, const json_t *schema, uint32_t *out)
                 x = merge(s, x, json_array_get(all, i), 0);
             schema = x;
         } else if (json_object_get(schema, "anyOf")) {
-            return alternatives(s, schema, "anyOf", out);
+            return alternatives(s, schema, "anyOf", form, out);
         } else if (json_object_get(schema, "oneOf")) {
-            return alternatives(s, schema, "oneOf", out);
+            return alternatives(s, schema, "oneOf", form, out);
         } else {
-            return base_value(s, schema, out);
+            return base_value(s, schema, form, out);
         }
         if (!schema)
             return s->e->code;
@@ -1122,7 +1358,7 @@ static void space_make(struct reader *s)
         rules_fail(s->r, s->e);
 }
 
-static int schemas_all(struct reader *s)
+static int schemas_all(struct reader *s, enum form form)
 {
     uint32_t root;
 
@@ -1130,13 +1366,13 @@ static int schemas_all(struct reader *s)
     s->any = rule_new(s->r, "anything", 8);
     any_value(s);
     snprintf(s->path, sizeof(s->path), "$");
-    root = rule_for(s, s->root, "");
+    root = rule_for(s, s->root, "", form);
     for (size_t i = 0; i < s->n_wanted && !s->r->failed.code; i++) {
         const struct wanted w = s->wanted[i];
         uint32_t x = 0;
 
         snprintf(s->path, sizeof(s->path), "%s", w.path);
-        if (schema_value(s, w.schema, &x))
+        if (schema_value(s, w.schema, w.form, &x))
             return s->e->code;
         if (!s->r->failed.code)
             s->r->rule[w.rule].expr = x;
@@ -1147,9 +1383,10 @@ static int schemas_all(struct reader *s)
     return s->r->failed.code;
 }
 
-int json_schema_read(struct rules *r, const char *text, size_t len, struct err *e)
+static int read_all(struct rules *r, const char *text, size_t len, enum form form,
+                    const struct argument_marks *marks, struct err *e)
 {
-    struct reader s = {.r = r, .e = e, .work = 64 << 20};
+    struct reader s = {.r = r, .e = e, .work = 64 << 20, .marks = *marks};
     json_t *root;
     int rc;
 
@@ -1160,7 +1397,7 @@ int json_schema_read(struct rules *r, const char *text, size_t len, struct err *
     if (!s.kept || !intern_open(&s.schema))
         rc = err_set(e, ERR_NOMEM, "schema");
     else
-        rc = schemas_all(&s);
+        rc = schemas_all(&s, form);
     for (size_t i = 0; i < s.n_wanted; i++)
         free(s.wanted[i].path);
     free(s.wanted);
@@ -1170,4 +1407,15 @@ int json_schema_read(struct rules *r, const char *text, size_t len, struct err *
     json_decref(s.kept);
     json_decref(root);
     return rc;
+}
+
+int json_schema_read(struct rules *r, const char *text, size_t len, struct err *e)
+{
+    return read_all(r, text, len, FORM_JSON, &(struct argument_marks){0}, e);
+}
+
+int json_schema_read_arguments(struct rules *r, const char *text, size_t len,
+                               const struct argument_marks *marks, struct err *e)
+{
+    return read_all(r, text, len, FORM_ARGUMENTS, marks, e);
 }

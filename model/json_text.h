@@ -11,9 +11,10 @@
 
 #include "model/dfa.h"
 
-/* Strings, with their quotes, in which an ECMA-262 regular expression is found. Taken from *work.
- * ERR_UNSUPPORTED names what an automaton cannot do, ERR_LIMIT: too large. */
-int json_text_pattern(struct dfa **out, const char *pattern, size_t len, uint64_t *work,
+/* Strings in which an ECMA-262 regular expression is found: with their quotes; raw: their
+ * characters as they are, any but NUL. Taken from *work. ERR_UNSUPPORTED names what an automaton
+ * cannot do, ERR_LIMIT: too large. */
+int json_text_pattern(struct dfa **out, const char *pattern, size_t len, bool raw, uint64_t *work,
                       struct err *e);
 
 /* The pattern of a format; NULL: none that we know. */

@@ -19,7 +19,7 @@ static int check(const struct chat *chat, const struct conversation *c, struct e
         return unsupported(chat, "tools", e);
     if (c->choice == CHOICE_REQUIRED && !chat->has_tools)
         return unsupported(chat, "tool_choice", e);
-    if (c->format != ANSWER_TEXT)
+    if (c->format != ANSWER_TEXT && !chat->constrains)
         return unsupported(chat, "response_format", e);
     if (c->thinking_asked)
         return unsupported(chat, "reasoning", e);

@@ -143,6 +143,10 @@ static void finish(struct reply *r, bool complete)
 {
     waste_event *end;
 
+    if (r->held && !complete) {
+        r->utf8 = (struct utf8){0};
+        r->xtml.in_header = HEADER_NONE;
+    }
     flush(r);
     if (r->format == WASTE_CHAT_XTML)
         xtml_reader_end(r);
@@ -307,6 +311,7 @@ int reply_open(struct reply **out, const struct prompt *p, struct err *e)
     r->tokenizer = p->chat->tokenizer;
     r->format = p->chat->format;
     r->end_id = p->chat->end_id;
+    r->held = p->answer.grammar.n != 0;
     memcpy(r->ids, p->chat->ids, sizeof(r->ids));
     r->hash = hash_of(p->ids, p->n_ids);
     if (r->format == WASTE_CHAT_XTML && xtml_reader_init(r, p->begins)) {

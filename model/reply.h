@@ -51,6 +51,7 @@ struct reply {
     uint32_t n_calls, calls_cap;
     bool call_open; /* the last one */
     bool done, failed;
+    bool held; /* by a grammar: the half of a character or of markup before a cut is no text */
 
     struct buf text; /* of this call's events; their `len` is right, `text` an offset */
     waste_event *events;

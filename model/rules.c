@@ -7,6 +7,9 @@ enum { NFA_STATES_MAX = 1 << 14 };
 
 void rules_release(struct rules *r)
 {
+    if (r->schemas.table)
+        intern_close(&r->schemas);
+    free(r->rule_of_schema);
     for (size_t i = 0; i < r->n_dfa; i++)
         dfa_close(r->dfa[i]);
     free(r->expr);
@@ -162,9 +165,13 @@ uint32_t expr_string(struct rules *r, uint32_t min, uint32_t max)
                (struct expr){.kind = min > max ? EXPR_NEVER : EXPR_STRING, .min = min, .max = max});
 }
 
-uint32_t expr_key(struct rules *r, const uint32_t *names, size_t n)
+uint32_t expr_key(struct rules *r, const uint32_t *names, size_t n, bool attribute)
 {
-    return add_kids(r, EXPR_KEY, names, n);
+    uint32_t x = add_kids(r, EXPR_KEY, names, n);
+
+    if (!r->failed.code)
+        r->expr[x].min = attribute;
+    return x;
 }
 
 uint32_t expr_token(struct rules *r, enum expr_kind kind, int32_t id)

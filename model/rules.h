@@ -13,6 +13,7 @@
 
 #include "base/err.h"
 #include "model/dfa.h"
+#include "model/intern.h"
 
 enum {
     RULES_EXPRS_MAX = 1 << 20,
@@ -32,7 +33,8 @@ enum expr_kind {
     EXPR_DFA,    /* what dfas[a] matches; never the empty text */
     EXPR_STRING, /* a JSON string of min to max characters */
     EXPR_KEY,    /* a JSON string that no key of this object was before; names: kids[a, a + n) are
-                    EXPR_BYTES of keys (as in the text, without quotes) that are taken */
+                    EXPR_BYTES of keys (as in the text, without quotes) that are taken.
+                    min = 1: one without escapes, backslashes and &, as attributes have them */
     EXPR_TOKEN,  /* the control token with id a */
     EXPR_OTHER,  /* any one token but the control token a */
 };
@@ -60,6 +62,9 @@ struct rules {
     struct dfa **dfa;
     size_t n_expr, n_kid, n_range, n_byte, n_rule, n_dfa;
     size_t cap_expr, cap_kid, cap_range, cap_byte, cap_rule, cap_dfa;
+    struct intern schemas; /* small ones that refer to nothing, as text: equal ones have one rule */
+    uint32_t *rule_of_schema;
+    size_t cap_schema;
     uint32_t root; /* a rule */
     struct err failed;
 };
@@ -80,7 +85,7 @@ uint32_t expr_repeat(struct rules *r, uint32_t kid, uint32_t min, uint32_t max);
 uint32_t expr_rule(struct rules *r, uint32_t rule);
 uint32_t expr_dfa(struct rules *r, struct dfa *owned);
 uint32_t expr_string(struct rules *r, uint32_t min, uint32_t max);
-uint32_t expr_key(struct rules *r, const uint32_t *names, size_t n);
+uint32_t expr_key(struct rules *r, const uint32_t *names, size_t n, bool attribute);
 uint32_t expr_token(struct rules *r, enum expr_kind kind, int32_t id);
 
 #define EXPR_SEQ(r, ...)                                                                           \

@@ -19,18 +19,9 @@ static void mark(struct prompt *p, enum marker m)
     prompt_markup(p, chat_marker_text(m));
 }
 
-/* & and " are what could end a value; nothing else is escaped. */
 static void put_value(struct prompt *p, struct str v)
 {
-    struct buf *b = prompt_begin(p);
-
-    for (size_t i = 0; i < v.len; i++)
-        if (v.s[i] == '&')
-            buf_str(b, STR("&amp;"));
-        else if (v.s[i] == '"')
-            buf_str(b, STR("&quot;"));
-        else
-            buf_put(b, &v.s[i], 1);
+    buf_attribute(prompt_begin(p), v);
     prompt_end(p, TOKEN_CONTENT);
 }
 

@@ -675,7 +675,8 @@ static void pin_frame(struct pool *p, unsigned f, bool waited, struct page *out)
     set_put(p, IS_WANTED, f, false);
     set_put(p, IS_RECENT, f, true);
     forget_wish(p, x->read.at);
-    *out = (struct page){.bytes = x->read.dst, .frame = f, .fresh = x->fresh};
+    *out = (struct page){
+        .bytes = x->read.dst, .frame = f, .fresh = x->fresh, .guessed = x->fresh && x->guessed};
     x->fresh = false;
 }
 
@@ -869,6 +870,15 @@ void pool_purge(struct pool *p)
     set_clear(p, IS_WANTED);
     set_clear(p, IS_RECENT);
     set_clear(p, IS_ASKED);
+}
+
+enum pool_has pool_has(const struct pool *p, struct extent at)
+{
+    unsigned f = page_index_find(&p->index, at);
+
+    if (f == NO_FRAME || (p->frame[f].state != LOADING && p->frame[f].state != READY))
+        return POOL_ABSENT;
+    return p->frame[f].state == READY ? POOL_RESIDENT : POOL_READING;
 }
 
 void pool_get_stats(const struct pool *p, struct pool_stats *out)

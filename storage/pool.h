@@ -70,7 +70,8 @@ struct pool_stats {
 struct page {             /* a pin; give it back exactly once */
     const uint8_t *bytes; /* extent.length bytes, IO_ALIGN-aligned */
     uint32_t frame;
-    bool fresh; /* first pin since these bytes came from disk: check them now */
+    bool fresh;   /* first pin since these bytes came from disk: check them now */
+    bool guessed; /* fresh, and a guess had begun the read */
 };
 
 int pool_open(struct pool **out, const struct pool_config *cfg, struct err *e);
@@ -123,6 +124,10 @@ size_t pool_trim(struct pool *p, size_t bytes, unsigned keep);
 
 /* Forget every unpinned page (a cold start for a measurement). Counters stay. */
 void pool_purge(struct pool *p);
+
+/* Is this page in memory, or on its way? Changes nothing. */
+enum pool_has { POOL_ABSENT, POOL_READING, POOL_RESIDENT };
+enum pool_has pool_has(const struct pool *p, struct extent at);
 
 void pool_get_stats(const struct pool *p, struct pool_stats *out);
 unsigned pool_frames(const struct pool *p);

@@ -21,26 +21,33 @@ static const struct flag flags[] = {
 };
 
 static const struct metric metrics[] = {
-    {"tokens_s", "tokens/s"},  {"us", "us/token"},    {"mask_us", "mask"},    {"apply_us", "apply"},
-    {"advance_us", "advance"}, {"worst_us", "worst"}, {"new_share", "new %"},
+    {"tokens_s", "tokens/s"}, {"us", "us/token"},        {"mask_us", "mask"},
+    {"apply_us", "apply"},    {"advance_us", "advance"}, {"worst_us", "worst"},
+    {"new_share", "new %"},   {"compile_ms", "compile"},
 };
-enum { M_RATE, M_US, M_MASK, M_APPLY, M_ADVANCE, M_WORST, M_NEW };
+enum { M_RATE, M_US, M_MASK, M_APPLY, M_ADVANCE, M_WORST, M_NEW, M_COMPILE };
+
+enum { TOOLS = 50, PROPERTIES = 10 };
 
 static const struct {
-    const char *name, *schema;
+    const char *name, *schema, *grammar; /* both NULL: tools */
 } cases[] = {
     {"record",
      "{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\"},\"age\":{\"type\":"
      "\"integer\",\"minimum\":0,\"maximum\":150},\"tags\":{\"type\":\"array\",\"items\":{\"enum\":["
      "\"red\",\"green\",\"blue\"]}},\"note\":{\"type\":[\"string\",\"null\"]}},\"required\":["
-     "\"name\",\"age\",\"tags\",\"note\"],\"additionalProperties\":false}"},
-    {"text", "{\"type\":\"string\"}"},
-    {"text of at most 500", "{\"type\":\"string\",\"maxLength\":500}"},
-    {"any JSON", "{}"},
-    {"date", "{\"type\":\"string\",\"format\":\"date-time\"}"},
+     "\"name\",\"age\",\"tags\",\"note\"],\"additionalProperties\":false}",
+     NULL},
+    {"text", "{\"type\":\"string\"}", NULL},
+    {"text of at most 500", "{\"type\":\"string\",\"maxLength\":500}", NULL},
+    {"any JSON", "{}", NULL},
+    {"date", "{\"type\":\"string\",\"format\":\"date-time\"}", NULL},
     {"tree",
      "{\"type\":\"object\",\"properties\":{\"v\":{\"type\":\"number\"},\"l\":{\"$ref\":\"#\"}"
-     ",\"r\":{\"$ref\":\"#\"}},\"required\":[\"v\"],\"additionalProperties\":false}"},
+     ",\"r\":{\"$ref\":\"#\"}},\"required\":[\"v\"],\"additionalProperties\":false}",
+     NULL},
+    {"free text", NULL, "root ::= .*"},
+    {"50 tools", NULL, NULL},
 };
 
 struct vocabulary {
@@ -55,6 +62,7 @@ struct mask_arm {
     struct grammar *grammar;
     struct grammar_match *match; /* kept, if warm */
     bool warm;
+    double compile_s;
 };
 
 /* The n-th allowed token, for a random n. */
@@ -142,6 +150,7 @@ static int run_mask(void *context, unsigned round, struct sample *out, struct er
     all = s.mask + s.apply + s.advance;
     out->value[M_RATE] = s.n / all;
     out->value[M_US] = 1e6 * all / s.n;
+    out->value[M_COMPILE] = 1e3 * a->compile_s;
     out->value[M_MASK] = 1e6 * s.mask / s.n;
     out->value[M_APPLY] = 1e6 * s.apply / s.n;
     out->value[M_ADVANCE] = 1e6 * s.advance / s.n;
@@ -152,17 +161,70 @@ static int run_mask(void *context, unsigned round, struct sample *out, struct er
     return 0;
 }
 
+/* Calls of one of many tools, as a chat format without markers would have them. */
+static void put_tools(FILE *f)
+{
+    static const char *const types[] = {
+        "{\"type\":\"string\"}",
+        "{\"type\":\"integer\",\"minimum\":0,\"maximum\":100}",
+        "{\"type\":[\"string\",\"null\"],\"maxLength\":64}",
+        "{\"enum\":[\"alpha\",\"beta\",\"gamma\"]}",
+        "{\"type\":\"string\",\"format\":\"date-time\"}",
+        "{\"type\":\"array\",\"items\":{\"type\":\"object\",\"properties\":{\"x\":{\"type\":"
+        "\"number\"},\"y\":{\"type\":\"number\"}},\"required\":[\"x\",\"y\"],"
+        "\"additionalProperties\":false}}",
+    };
+
+    fputs("root ::= \"functions.\" (\"none\"", f);
+    for (unsigned i = 0; i < TOOLS; i++)
+        fprintf(f, " | \"tool_%u:\" arguments-%u", i, i);
+    fputs(")\n", f);
+    for (unsigned i = 0; i < TOOLS; i++) {
+        fprintf(f, "arguments-%u ::= %%json{\"type\":\"object\",\"properties\":{", i);
+        for (unsigned k = 0; k < PROPERTIES; k++)
+            fprintf(f, "%s\"property_%u\":%s", k ? "," : "", k, types[(i + k) % N_ELEMS(types)]);
+        fputs("},\"required\":[\"property_0\"],\"additionalProperties\":false}\n", f);
+    }
+}
+
+static int compile(struct mask_arm *a, unsigned which, struct err *e)
+{
+    const char *schema = cases[which].schema, *grammar = cases[which].grammar;
+    char *text = NULL;
+    double begun;
+    size_t len = 0;
+    FILE *f;
+    int rc;
+
+    if (!schema && !grammar) {
+        f = open_memstream(&text, &len);
+        if (f)
+            put_tools(f);
+        if (!f || fclose(f))
+            return err_set(e, ERR_NOMEM, "%s", cases[which].name);
+    }
+    begun = thread_cpu_s();
+    if (schema)
+        rc = grammar_compile(&a->grammar, GRAMMAR_JSON_SCHEMA, schema, strlen(schema),
+                             a->v->tokenizer, -1, e);
+    else
+        rc = grammar_compile(&a->grammar, GRAMMAR_TEXT, grammar ? grammar : text,
+                             grammar ? strlen(grammar) : len, a->v->tokenizer, -1, e);
+    a->compile_s = thread_cpu_s() - begun;
+    free(text);
+    return rc;
+}
+
 static int run_case(struct bench *b, const struct vocabulary *v, unsigned which, struct err *e)
 {
     struct mask_arm arm[2] = {{.v = v}, {.v = v, .warm = true}};
     struct trial *t;
-    int rc;
+    int rc = compile(&arm[0], which, e);
 
-    rc = grammar_compile(&arm[0].grammar, GRAMMAR_JSON_SCHEMA, cases[which].schema,
-                         strlen(cases[which].schema), v->tokenizer, -1, e);
     if (rc)
         return rc;
     arm[1].grammar = arm[0].grammar;
+    arm[1].compile_s = arm[0].compile_s;
     t = trial_new(metrics, N_ELEMS(metrics), (unsigned)b->rounds, "%s, %u ids", cases[which].name,
                   v->n);
     if (t) {

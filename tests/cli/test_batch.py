@@ -85,6 +85,60 @@ def test_thinking_and_effort(tmp_path):
     assert "reasoning" not in none and none["text"] == off["text"]
 
 
+LAMP = {"type": "function", "function": {"name": "lamp", "strict": True, "parameters": {
+    "type": "object", "properties": {"room": {"enum": ["den", 'a "hall"']}, "on": {"type": "boolean"}},
+    "required": ["room", "on"], "additionalProperties": False}}}
+ANSWER = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 99}, "s": {"enum": ["x"]}},
+          "required": ["n", "s"], "additionalProperties": False}
+
+
+def test_answers_are_held_to_what_their_requests_say(tmp_path):
+    form = {"type": "json_schema", "json_schema": {"schema": ANSWER}}
+    common = {"prompt": "x", "max_tokens": 2000, "temperature": 1, "seed": 5, "thinking": False}
+    asked = write(tmp_path / "asked", [
+        {**common, "tools": [LAMP], "tool_choice": "required", "parallel_tool_calls": False},
+        {**common, "response_format": form},
+        {**common, "response_format": form, "max_tokens": 5},
+        {**common, "tools": [{"type": "function", "function": {"name": "f", "strict": True, "parameters": {
+            "properties": {"q": {"contentEncoding": "x"}}}}}]},
+        {**common},
+    ])
+    batch(asked, tmp_path / "out", model=GOLDEN / "k3.waste", check=1, n=20)
+    called, formed, cut, refused, free = read(tmp_path / "out")
+    assert called["finish"] == "tool_calls" and called["complete"] and called["text"] == ""
+    (call,) = called["tool_calls"]
+    arguments = json.loads(call["function"]["arguments"])
+    assert call["function"]["name"] == "lamp" and arguments["room"] in ("den", 'a "hall"')
+    assert isinstance(arguments["on"], bool) and len(arguments) == 2
+    value = json.loads(formed["text"])
+    assert formed["finish"] == "stop" and formed["complete"] and 0 <= value["n"] <= 99 and value["s"] == "x"
+    assert cut["finish"] == "length" and not cut["complete"] and formed["text"].startswith(cut["text"])
+    assert 'tools[0].function.parameters of "f"' in refused["error"] and "contentEncoding" in refused["error"]
+    assert "complete" not in free
+
+    # a format without words for it is held to it all the same; and without a format it is an error
+    asked = write(tmp_path / "plain", [{"prompt": "x", "response_format": form, "max_tokens": 300}])
+    batch(asked, tmp_path / "plain.out")
+    (formed,) = read(tmp_path / "plain.out")
+    assert formed["complete"] and json.loads(formed["text"])["s"] == "x"
+    batch(asked, tmp_path / "raw.out", "--raw", check=1)
+    assert "response_format: --raw" in read(tmp_path / "raw.out")[0]["error"]
+
+
+def test_tools_of_a_file_and_thinking_left_free_by_a_schema(tmp_path):
+    tools, schema = tmp_path / "tools", tmp_path / "schema"
+    tools.write_text(json.dumps([LAMP]))
+    schema.write_text(json.dumps(ANSWER))
+    options = ["-n", 4000, "--temp", 1, "--seed", 2]
+    last = run_lines(GOLDEN / "k3.waste", "hi", "--json-schema", schema, "--think", "low", *options)[1]
+    assert last["reasoning"]
+    assert not last["complete"] or json.loads(last["text"])["s"] == "x"
+    last = run_lines(GOLDEN / "k3.waste", "hi", "--tools", tools, "--think", "none", *options)[1]
+    for call in last.get("tool_calls", []):
+        assert json.loads(call["function"]["arguments"])["room"] in ("den", 'a "hall"')
+    assert "complete" in last
+
+
 HOSTILE = [
     ("", None),
     ("   \t", None),

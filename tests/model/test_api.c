@@ -520,6 +520,49 @@ static void the_likeliest_ids_come_with_a_choice(void **state)
     }
 }
 
+/* Layers add up to the whole; what is resident is what the pool has frames for. */
+static void layers_say_what_they_found(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i < N_MODELS; i++) {
+        struct setup s = {.lookahead = 3};
+        waste_ctx *ctx = model_open(models[i].dir, &s);
+        unsigned n = ctx->model.hp.n_layers, resident = 0;
+        waste_counters c = {.size = sizeof(c)};
+        uint64_t sum[3] = {0};
+        uint8_t map[FORMAT_EXPERTS_MAX];
+
+        model_feed(ctx, models[i].gold.ids, models[i].gold.n_tokens, 1);
+        for (unsigned l = 0; l < n; l++) {
+            waste_layer_use u = {.size = sizeof(u)};
+            unsigned there = 0;
+
+            assert_int_equal(waste_layer_get_use(ctx, l, &u, map, sizeof(map)), WASTE_OK);
+            assert_int_equal(u.n_experts,
+                             l < ctx->model.hp.first_dense ? 0 : ctx->model.hp.n_experts);
+            for (unsigned x = 0; x < u.n_experts; x++)
+                there += map[x] == WASTE_EXPERT_RESIDENT;
+            assert_int_equal(there, u.n_resident);
+            resident += there;
+            sum[0] += u.hits_resident;
+            sum[1] += u.hits_prefetch;
+            sum[2] += u.misses;
+            if (u.n_experts)
+                assert_int_equal(waste_layer_get_use(ctx, l, &u, map, u.n_experts - 1),
+                                 WASTE_E_ARG);
+            assert_int_equal(waste_layer_get_use(ctx, l, &u, NULL, 0), WASTE_OK);
+        }
+        assert_int_equal(waste_get_counters(ctx, &c), WASTE_OK);
+        assert_int_equal(sum[0], c.hits_resident);
+        assert_int_equal(sum[1], c.hits_prefetch);
+        assert_int_equal(sum[2], c.misses);
+        assert_true(resident > 0 && resident <= ctx->frames.n);
+        assert_int_equal(waste_layer_get_use(ctx, n, &(waste_layer_use){.size = 8}, NULL, 0),
+                         WASTE_E_ARG);
+        waste_close(ctx);
+    }
+}
+
 static void stop_strings_of_a_host(void **state)
 {
     const waste_text strings[] = {{"a\0b", 3}, {"xyz", 3}};
@@ -772,7 +815,7 @@ static void information_is_consistent(void **state)
     assert_int_equal(waste_model_get_info(ctx, &info), WASTE_OK);
     assert_int_equal(info.n_layers, g->n_layers);
     assert_string_equal(info.arch, "kimi-k3");
-    for (int kind = 0; kind <= WASTE_ABI_EVENT; kind++)
+    for (int kind = 0; kind <= WASTE_ABI_CONSTRAINT; kind++)
         assert_true(waste_abi(kind) > 0);
     assert_int_equal(waste_abi(WASTE_ABI_CFG), sizeof(waste_cfg));
     assert_int_equal(waste_abi(999), 0);
@@ -1321,6 +1364,7 @@ int main(void)
         cmocka_unit_test(logprobs_that_make_no_sense_are_refused),
         cmocka_unit_test(items_of_older_hosts_still_do),
         cmocka_unit_test(the_likeliest_ids_come_with_a_choice),
+        cmocka_unit_test(layers_say_what_they_found),
         cmocka_unit_test(stop_strings_of_a_host),
         cmocka_unit_test(steps_take_what_fits),
         cmocka_unit_test(budgets_below_the_floor_are_refused_with_the_numbers),

@@ -237,7 +237,7 @@ def test_an_answer_that_the_length_cuts_says_so_and_is_the_beginning_of_a_longer
 def test_a_grammar_of_control_tokens_frees_what_comes_before_its_marker(tmp_path):
     path = tmp_path / "g"
     path.write_text('root ::= "so " [a-z]{3,5} <|im_middle|> %json{"const": [1]}')
-    p, last = run("--grammar", path, "-n", 60)
+    p, last = run("--raw", "--grammar", path, "-n", 60)
     assert p.returncode == 0, p.stderr
     assert last["complete"] and last["text"].endswith("<|im_middle|>[1]")
 
