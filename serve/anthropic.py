@@ -20,8 +20,6 @@ def options(f):
         raise invalid("max_tokens", "max_tokens is missing")
     o.stops = openai.stop_strings(f, "stop_sequences")
     o.timeout = f.number("timeout", 0.001, 1e6)
-    choice = f.object("tool_choice")
-    o.one_call = bool(choice and choice.boolean("disable_parallel_tool_use"))
     return o
 
 
@@ -42,6 +40,7 @@ def conversation(f):
     choice = f.object("tool_choice")
     if choice:
         out["tool_choice"] = _choice(choice)
+        out["parallel_tool_calls"] = not choice.boolean("disable_parallel_tool_use")
     out.update(_thinking(f))
     return out
 

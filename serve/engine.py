@@ -171,7 +171,8 @@ class StoreInfo(Structure):
 
 
 class ChatOpts(Structure):
-    _fields_ = [("size", c_uint32), ("lenient_effort", c_int32), ("effort", c_char_p)]
+    _fields_ = [("size", c_uint32), ("lenient_effort", c_int32), ("effort", c_char_p),
+                ("constrains", c_int32), ("reserved0", c_uint32)]
 
 
 class ChatInfo(Structure):
@@ -212,13 +213,23 @@ class Event(Structure):
                 ("id", c_char_p), ("number", c_int32), ("complete", c_uint32)]
 
 
+class LayerUse(Structure):
+    _fields_ = [*_fields(c_uint32, "size n_experts"),
+                *_fields(c_uint64, "hits_resident hits_prefetch misses"),
+                *_fields(c_uint32, "n_resident n_reading")]
+
+
+class Constraint(Structure):
+    _fields_ = [("size", c_uint32), ("lenient", c_int32), *_fields(c_char_p, "schema grammar")]
+
+
 class Utf8State(Structure):
     _fields_ = [("held", c_uint8 * 4), ("n_held", c_uint32)]
 
 
 MIRRORS = (Cfg, Memplan, GenParams, TokenInfo, ModelInfo, Stats, Opts, Plan, EngineInfo, Counters,
            Sampling, Item, Progress, StateInfo, StoreCfg, StoreInfo, ChatOpts, ChatInfo, Segment,
-           MessageEnd, ImagePlace, PromptInfo, Event)
+           MessageEnd, ImagePlace, PromptInfo, Event, LayerUse, Constraint)
 
 # ---- the library ---------------------------------------------------------------------------------
 
@@ -284,6 +295,9 @@ _PROTOTYPES = {
     "waste_chat_render": (c_int, [c_void_p, c_char_p, c_size_t, POINTER(c_void_p)]),
     "waste_prompt_close": (None, [c_void_p]),
     "waste_prompt_get_info": (c_int, [c_void_p, POINTER(PromptInfo)]),
+    "waste_constraint_init": (None, [POINTER(Constraint)]),
+    "waste_prompt_grammar": (c_int, [c_void_p, POINTER(Constraint), POINTER(c_void_p),
+                                     POINTER(c_size_t)]),
     "waste_reply_open": (c_int, [c_void_p, POINTER(c_void_p)]),
     "waste_reply_close": (None, [c_void_p]),
     "waste_reply_feed": (c_int, [c_void_p, c_int32, POINTER(POINTER(Event)), POINTER(c_size_t)]),
@@ -441,6 +455,7 @@ class Chat:
         opts = ChatOpts()
         lib.waste_chat_opts_init(byref(opts))
         opts.effort, opts.lenient_effort = effort and effort.encode(), lenient
+        opts.constrains = 1
         self.handle = c_void_p()
         check(lib.waste_chat_open(tokenizer.handle, os.fsencode(path), byref(opts),
                                   byref(self.handle)))
@@ -469,6 +484,18 @@ class Prompt:
         self.begins = info.begins
         self.effort = info.effort.decode()
         self.note = info.note.decode()
+
+    def grammar(self, response=None):
+        """The grammar of the answers, as bytes; None: anything. response: a grammar of the response
+        alone. One thread at a time."""
+        c = Constraint()
+        lib.waste_constraint_init(byref(c))
+        c.grammar = response
+        text, n = c_void_p(), c_size_t()
+        check(lib.waste_prompt_grammar(self.handle, byref(c), byref(text), byref(n)))
+        check(lib.waste_prompt_get_info(self.handle, byref(self.info)))
+        self.note = self.info.note.decode()
+        return ctypes.string_at(text, n.value) if text.value else None
 
     def text(self):
         """As it would be written, markup and content alike; for people."""

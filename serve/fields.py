@@ -46,6 +46,10 @@ class Fields:
     def get(self, member):
         return self.value.get(member)
 
+    def bytes(self):
+        """The object as JSON, for the library; it reads escapes of half surrogate pairs."""
+        return json.dumps(self.value).encode()
+
     def _typed(self, member, types, what):
         value = self.value.get(member)
         if value is None:

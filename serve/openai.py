@@ -24,9 +24,7 @@ class Options:
     stops: tuple = ()
     settings: dict = dataclasses.field(default_factory=dict)
     logprobs: int = None  # how many alternatives; None: no log-probabilities at all
-    one_call: bool = False
     timeout: float = None
-    constraint: object = None  # serve.constrain
 
 
 def identifier(prefix):
@@ -111,7 +109,7 @@ def chat_options(f, default_temperature):
         o.logprobs = top or 0
     elif top:
         raise invalid("top_logprobs", "top_logprobs needs logprobs: true")
-    o.one_call = not f.boolean("parallel_tool_calls", True)
+    f.boolean("parallel_tool_calls")  # the grammar's business, as tools are
     return o
 
 

@@ -47,7 +47,6 @@ class Reader:
         self.matched = -1
         self.n_reasoning = self.n_calls = self.n_cut = 0
         self.complete = False  # the model ended the message itself
-        self.one_call = False  # the answer ends with its first call
 
     def _content(self, text, end=False):
         """Deltas of a piece of the answer's text."""
@@ -66,7 +65,7 @@ class Reader:
     @property
     def satisfied(self):
         """Nothing more is wanted of the model."""
-        return self.matched >= 0 or self.one_call and self.n_calls > 0
+        return self.matched >= 0
 
     def _hold(self, choice, is_text):
         if self.logprobs and is_text:
@@ -100,9 +99,9 @@ class TextReader(Reader):
 class ChatReader(Reader):
     """A reply in a chat format: reasoning, an answer, calls."""
 
-    def __init__(self, tokenizer, prompt, stops=(), logprobs=False, one_call=False):
+    def __init__(self, tokenizer, prompt, stops=(), logprobs=False):
         super().__init__(stops, logprobs)
-        self.tokenizer, self.one_call = tokenizer, one_call
+        self.tokenizer = tokenizer
         self.reply = engine.Reply(prompt)
         self.thinks = prompt.begins == engine.REASONING
 

@@ -17,7 +17,6 @@ def options(f, default_temperature):
     o = openai.Options(stream=f.boolean("stream"), settings=openai.sampling(f, default_temperature),
                        timeout=f.number("timeout", 0.001, 1e6))
     o.max_tokens = f.integer("max_output_tokens", 1, 2**31 - 1)
-    o.one_call = not f.boolean("parallel_tool_calls", True)
     return o
 
 
@@ -36,6 +35,7 @@ def conversation(f):
     tools = [_tool(Fields(t, f"tools[{i}]")) for i, t in enumerate(f.array("tools") or ())]
     if tools:
         out["tools"] = tools
+    out["parallel_tool_calls"] = f.boolean("parallel_tool_calls", True)
     choice = f.get("tool_choice")
     if isinstance(choice, dict):
         choice = {"type": "function", "function": {"name": choice.get("name")}}
@@ -151,7 +151,7 @@ class ResponsesAnswer(BlockAnswer):
                 {"reason": "max_output_tokens"} if status == "incomplete" else None,
                 "instructions": get("instructions"), "max_output_tokens": self.options.max_tokens,
                 "model": self.model, "output": output,
-                "parallel_tool_calls": not self.options.one_call, "previous_response_id": None,
+                "parallel_tool_calls": get("parallel_tool_calls") is not False, "previous_response_id": None,
                 "reasoning": {"effort": self.effort or None, "summary": None}, "store": False,
                 "temperature": self.options.settings["temperature"],
                 "text": get("text") or {"format": {"type": "text"}},

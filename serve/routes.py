@@ -2,8 +2,6 @@
 
 import asyncio
 import ipaddress
-import json
-import re
 import time
 import urllib.parse
 
@@ -284,10 +282,9 @@ class Routes:
         return ids
 
     async def apply_template(self, request):
-        body = parse(request.body)
-        f = Fields(body)
+        f = Fields(parse(request.body))
         openai.check_messages(f)
-        prompt = await self._render(request.body, body, constrain.plan(f, self._chat().info))
+        prompt, _ = await self._render(request.body, f)
         try:
             return json_response({"prompt": prompt.text(), "tokens": list(prompt.ids),
                                   "count": len(prompt.ids), "reasoning_effort": prompt.effort})
@@ -301,66 +298,63 @@ class Routes:
             raise ApiError(400, self.chat_missing, "messages", "unsupported_chat_format")
         return self.chat
 
-    async def _render(self, raw, body, constraint):
-        """The prompt of a chat request. The bytes go to the library as they came: it knows JSON that
-        Python does not."""
-        hidden = [m for m in constraint.hidden if m in body]
-        if hidden:
-            raw = dumps({k: v for k, v in body.items() if k not in hidden})
+    async def _render(self, raw, f):
+        """The prompt of a chat request, and what constrains its answers. The bytes go to the library
+        as they came: it knows JSON that Python does not."""
+        chat = self._chat()
+
+        def render():
+            prompt = chat.render(raw)
+            return prompt, constrain.of_prompt(prompt, f)
+
         try:
-            return await asyncio.to_thread(self._chat().render, raw)
+            return await asyncio.to_thread(render)
         except engine.Failure as e:
-            if e.status in (engine.E_ARG, engine.E_UNSUPPORTED, engine.E_LIMIT, engine.E_FORMAT):
-                text = str(e)
-                raise invalid(_param(text, body), text) from None
-            raise ApiError(500, str(e)) from None
+            raise constrain.refusal(e, f.value) from None
 
     async def chat_completions(self, request):
-        body = parse(request.body)
-        options = openai.chat_options(Fields(body), self.options.temperature)
+        f = Fields(parse(request.body))
+        options = openai.chat_options(f, self.options.temperature)
 
         def answer(prompt):
             return openai.ChatAnswer(self.model_id, self.tokenizer, options, prompt.effort)
 
-        return await self._converse(request, options, body, request.body, answer, Sse())
+        return await self._converse(request, options, f, answer, Sse(), request.body)
 
     async def messages(self, request):
         f = Fields(parse(request.body))
-        options, body = anthropic.options(f), anthropic.conversation(f)
+        options, body = anthropic.options(f), Fields(anthropic.conversation(f))
         options.settings = openai.sampling(f, self.options.temperature)
 
         def answer(prompt):
             return anthropic.MessagesAnswer(self.model_id, options, len(prompt.ids), prompt.effort)
 
-        return await self._converse(request, options, body, dumps(body), answer,
-                                    anthropic.MessagesSse())
+        return await self._converse(request, options, body, answer, anthropic.MessagesSse())
 
     async def count_tokens(self, request):
-        body = anthropic.conversation(Fields(parse(request.body)))
-        openai.check_messages(Fields(body))
-        prompt = await self._render(dumps(body), body, constrain.Constraint())
+        body = Fields(anthropic.conversation(Fields(parse(request.body))))
+        openai.check_messages(body)
+        prompt, _ = await self._render(body.bytes(), body)
         return json_response({"input_tokens": len(prompt.ids)})
 
     async def responses(self, request):
-        request_body = parse(request.body)
-        f = Fields(request_body)
-        options, body = responses.options(f, self.options.temperature), responses.conversation(f)
+        f = Fields(parse(request.body))
+        options = responses.options(f, self.options.temperature)
+        body = Fields(responses.conversation(f))
 
         def answer(prompt):
-            return responses.ResponsesAnswer(self.model_id, request_body, options, len(prompt.ids),
+            return responses.ResponsesAnswer(self.model_id, f.value, options, len(prompt.ids),
                                              prompt.effort)
 
-        return await self._converse(request, options, body, dumps(body), answer,
-                                    responses.ResponsesSse())
+        return await self._converse(request, options, body, answer, responses.ResponsesSse())
 
-    async def _converse(self, request, options, body, raw, answer, sse):
-        """body: what the chat format is asked; raw: its bytes, as they came if they came like that.
-        answer(prompt): how it is told."""
+    async def _converse(self, request, options, f, answer, sse, raw=None):
+        """f: what the chat format is asked; raw: its bytes, if they came like that. answer(prompt):
+        how it is told."""
         self._check_room()
-        f = Fields(body)
         messages = openai.check_messages(f)
-        options.constraint = constrain.plan(f, self._chat().info)
-        prompt = await self._render(raw, body, options.constraint)
+        prompt, constraint = await self._render(f.bytes() if raw is None else raw, f)
+        options.settings.update(constraint)
         return await self._chat_answer(request, options, prompt, messages, answer(prompt), sse)
 
     async def _chat_answer(self, request, options, prompt, messages, answer, sse):
@@ -369,8 +363,7 @@ class Routes:
             ends = [n for n, _ in prompt.ends]
             long = max((n for n, m in prompt.ends if -1 < m <= system), default=0)
             readers = [ChatReader(self.tokenizer, prompt, options.stops,
-                                  options.logprobs is not None, options.one_call)
-                       for _ in range(options.n)]
+                                  options.logprobs is not None) for _ in range(options.n)]
             return await self._run(request, options, prompt.ids, readers, answer, ends=ends,
                                    system_end=long, sse=sse)
         finally:
@@ -381,7 +374,7 @@ class Routes:
         options = openai.completion_options(f, self.options.temperature)
         if options.max_tokens is None:
             options.max_tokens = 16  # what OpenAI's clients expect of this endpoint
-        options.constraint = constrain.text_plan(f)
+        options.settings.update(constrain.of_text(f))
         self._check_room()
         ids, text = await self._text_prompt(f)
         readers = [TextReader(self.tokenizer, options.stops, options.logprobs is not None)
@@ -447,8 +440,6 @@ class Routes:
     def _jobs(self, request, options, ids, readers, exchange, ends, system_end):
         o = self.options
         settings = dict(options.settings, n_logprobs=options.logprobs or 0)
-        if options.constraint:
-            settings.update(options.constraint.settings())
         if "logit_bias" in settings:
             settings["logit_bias"] = [engine.Bias(t, v) for t, v in settings["logit_bias"]]
         seconds = min((s for s in (options.timeout, o.timeout) if s), default=None)
@@ -480,11 +471,6 @@ class Routes:
             request.note.update(_sums(exchange.answer.ended))
 
 
-def dumps(value):
-    """JSON for the library; it reads escapes of half surrogate pairs."""
-    return json.dumps(value).encode()
-
-
 def engine_text(tokenizer, ids):
     return tokenizer.decode(ids).decode("utf-8", "replace")
 
@@ -499,17 +485,6 @@ def _sums(ended):
             "completion_tokens": sum(x.generated for x in u), "reason": ended[0].reason,
             "queued_ms": round(u[0].queued_ms, 1), "prefill_ms": round(u[0].prefill_ms, 1),
             "decode_ms": round(u[0].decode_ms, 1)}
-
-
-def _param(text, body):
-    """The library begins a sentence about a member with its path."""
-    path = re.match(r"[a-z_]+(?:\[\d+\]|\.[A-Za-z_]+)*(?=[: ])", text)
-    if not path:
-        return None
-    root = re.match(r"[a-z_]+", path[0])[0]
-    if root in body:
-        return path[0]
-    return next((member for member in body if member.startswith(root)), None)
 
 
 def _is_address(host, loopback=False):

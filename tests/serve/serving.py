@@ -235,10 +235,7 @@ def mute_model(tmp_path_factory):
     return path
 
 
-# Grammars that make it keep to its format: nobody trained it for that.
-XTML_END = '<|close|>"response"<|sep|><|close|>"message"<|sep|><|end_of_msg|>'
-XTML_ANSWER = 'root ::= [a-z ]{5,20} <|close|>"think"<|sep|><|open|>"response"<|sep|>' \
-              f' [A-Z]{{3,6}} "." {XTML_END}'
+CLOSES_SOON = {"4100": 5}  # <|close|>: nobody trained it to end its reasoning
 
 
 def run_waste(*args):

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from serving import (BINARY, PATIENCE, XTML_ANSWER, Server, mute_model, run_waste,  # noqa: F401
+from serving import (BINARY, PATIENCE, CLOSES_SOON, Server, mute_model, run_waste,  # noqa: F401
                      server, text_of, xtml_model)
 
 CHAT = "/v1/chat/completions"
@@ -167,12 +167,10 @@ def test_r4_silence_is_filled_with_comments():
 # ---- calls and schemas ----
 
 
-TOOLS = [{"type": "function", "function": {
-    "name": "weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}}]
-CALL = ('root ::= [a-z]{3,9} "." <|tool_calls_section_begin|> call{1,2} <|tool_calls_section_end|>\n'
-        'call ::= <|tool_call_begin|>"functions.weather:" [0-9] <|tool_call_argument_begin|>'
-        '%json{"type": "object", "properties": {"city": {"enum": ["Rome"]}}, "required": ["city"],'
-        ' "additionalProperties": false}<|tool_call_end|>')
+CITY = {"type": "object", "properties": {"city": {"enum": ["Rome"]}}, "required": ["city"],
+        "additionalProperties": False}
+TOOLS = [{"type": "function", "function": {"name": name, "parameters": CITY, "strict": True}}
+         for name in ("weather", "time")]
 
 
 def calls_of(chunks):
@@ -186,18 +184,39 @@ def calls_of(chunks):
 
 
 def test_calls_are_told_at_once_and_in_parts(server):
-    body = {"messages": [user("Weather?")], "tools": TOOLS, "grammar": CALL, "max_tokens": 200}
+    body = {"messages": [user("Weather?")], "tools": TOOLS, "tool_choice": "required",
+            "parallel_tool_calls": False, "max_tokens": 200}
     answer = server.post(CHAT, body).json["choices"][0]
-    assert answer["finish_reason"] == "tool_calls"
-    calls = answer["message"]["tool_calls"]
-    assert all(c["type"] == "function" and c["function"]["name"] == "weather" for c in calls)
-    assert [json.loads(c["function"]["arguments"]) for c in calls] == [{"city": "Rome"}] * len(calls)
+    assert answer["finish_reason"] == "tool_calls" and answer["message"]["content"] is None
+    (call,) = calls = answer["message"]["tool_calls"]
+    assert call["type"] == "function" and call["function"]["name"] in ("weather", "time")
+    assert json.loads(call["function"]["arguments"]) == {"city": "Rome"}
     chunks = list(server.stream(CHAT, body))
     told = calls_of(chunks)
     assert [told[i]["id"] for i in sorted(told)] == [c["id"] for c in calls]
     assert [told[i]["arguments"] for i in sorted(told)] == \
         [c["function"]["arguments"] for c in calls]
     assert chunks[-1]["choices"][0]["finish_reason"] == "tool_calls"
+
+
+@pytest.mark.parametrize("name", ["weather", "time"])
+def test_a_named_tool_is_the_one_that_is_called(server, name):
+    answer = server.chat("Hm.", 200, tools=TOOLS, parallel_tool_calls=False,
+                         tool_choice={"type": "function", "function": {"name": name}})
+    (call,) = answer["choices"][0]["message"]["tool_calls"]
+    assert call["function"]["name"] == name
+
+
+def test_no_tool_is_called_where_none_may_be(server):
+    answer = server.chat("Weather?", 200, tools=TOOLS, tool_choice="none",
+                         logit_bias={"4107": 100, "4098": -100})
+    assert "tool_calls" not in answer["choices"][0]["message"]
+
+
+def test_calls_may_be_several(server):
+    answer = server.chat("Weather?", 200, tools=TOOLS, tool_choice="required",
+                         logit_bias={"4109": 30})
+    assert len(answer["choices"][0]["message"]["tool_calls"]) > 1
 
 
 def test_the_results_of_calls_go_back(server):
@@ -210,28 +229,30 @@ def test_the_results_of_calls_go_back(server):
 
 
 def test_r8_a_cut_call_ends_by_length_and_is_not_in_the_message(server):
-    body = {"messages": [user("Weather?")], "tools": TOOLS, "grammar": CALL, "max_tokens": 16}
+    body = {"messages": [user("Weather?")], "tools": TOOLS, "tool_choice": "required",
+            "max_tokens": 16}
     answer = server.post(CHAT, body).json["choices"][0]
     assert answer["finish_reason"] == "length" and "tool_calls" not in answer["message"]
 
 
 def test_calls_in_the_other_dialects(server):
-    body = {"messages": [user("Weather?")], "max_tokens": 200, "grammar": CALL,
-            "tools": [{"name": "weather", "input_schema": {"type": "object"}}]}
+    body = {"messages": [user("Weather?")], "max_tokens": 200,
+            "tools": [{"name": "weather", "input_schema": CITY}],
+            "tool_choice": {"type": "any", "disable_parallel_tool_use": True}}
     message = server.post("/v1/messages", body).json
     assert message["stop_reason"] == "tool_use"
-    assert message["content"][1]["type"] == "tool_use"
-    assert message["content"][1]["input"] == {"city": "Rome"}
+    (use,) = message["content"]
+    assert use["type"] == "tool_use" and use["input"] == {"city": "Rome"}
     events = [e for e in server.stream("/v1/messages", body)]
-    parts = "".join(e["delta"]["partial_json"] for e in events if e["type"] == "content_block_delta"
-                    and e["index"] == 1)
+    parts = "".join(e["delta"]["partial_json"] for e in events if e["type"] == "content_block_delta")
     assert json.loads(parts) == {"city": "Rome"}
     assert [e["type"] for e in events][-2:] == ["message_delta", "message_stop"]
     response = server.post("/v1/responses", {
-        "input": "Weather?", "max_output_tokens": 200, "grammar": CALL,
-        "tools": [{"type": "function", "name": "weather", "parameters": {}}]}).json
-    assert response["output"][1]["type"] == "function_call"
-    assert json.loads(response["output"][1]["arguments"]) == {"city": "Rome"}
+        "input": "Weather?", "max_output_tokens": 200, "tool_choice": "required",
+        "parallel_tool_calls": False,
+        "tools": [{"type": "function", "name": "weather", "parameters": CITY}]}).json
+    (item,) = response["output"]
+    assert item["type"] == "function_call" and json.loads(item["arguments"]) == {"city": "Rome"}
 
 
 def test_responses_events_are_numbered_and_end_with_the_whole(server):
@@ -253,12 +274,14 @@ def test_an_answer_satisfies_its_schema(server):
 
 
 def test_reasoning_is_told_apart(xtml_model):
+    """And is free, while the answer behind it satisfies its schema."""
     with Server(model=xtml_model) as s:
         s.ready()
-        body = {"messages": [user("?")], "grammar": XTML_ANSWER, "max_tokens": 200}
+        body = {"messages": [user("?")], "max_tokens": 300, "logit_bias": CLOSES_SOON,
+                "response_format": {"type": "json_schema", "json_schema": {"schema": CITY}}}
         answer = s.post(CHAT, {**body, "reasoning_effort": "high"}).json
         message = answer["choices"][0]["message"]
-        assert message["content"].strip(" .").isupper() and message["reasoning_content"].islower()
+        assert message["reasoning_content"] and json.loads(message["content"]) == {"city": "Rome"}
         assert answer["waste"]["reasoning_effort"] == "high"
         details = answer["usage"]["completion_tokens_details"]
         assert 0 < details["reasoning_tokens"] < answer["usage"]["completion_tokens"]
@@ -266,10 +289,11 @@ def test_reasoning_is_told_apart(xtml_model):
         assert "".join(c["choices"][0]["delta"].get("reasoning_content", "") for c in chunks) == \
             message["reasoning_content"]
         assert text_of(chunks) == message["content"]
-        blocks = s.post("/v1/messages", {**body, "thinking": {"type": "enabled"}}).json["content"]
+        other = {"max_tokens": 300, "grammar": "root ::= [A-Z]{3}", "logit_bias": CLOSES_SOON}
+        blocks = s.post("/v1/messages", {**other, "messages": body["messages"],
+                                         "thinking": {"type": "enabled"}}).json["content"]
         assert [b["type"] for b in blocks] == ["thinking", "text"]
-        items = s.post("/v1/responses", {"input": "?", "grammar": XTML_ANSWER,
-                                         "max_output_tokens": 200}).json["output"]
+        items = s.post("/v1/responses", {**other, "input": "?"}).json["output"]
         assert [i["type"] for i in items] == ["reasoning", "message"]
         refused = s.post(CHAT, {**body, "reasoning_effort": "medium"})
         assert refused.status == 400 and refused.error["param"] == "reasoning_effort"

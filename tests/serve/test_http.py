@@ -117,8 +117,13 @@ def test_anthropic_errors_have_its_form(server):
     ({"messages": [{"role": "function", "content": "x"}]}, "messages[0].role"),
     ({"messages": [{"role": "user", "content": [{"type": "file"}]}]}, "messages[0].content[0]"),
     ({"temperature": 9}, "temperature"), ({"reasoning_effort": "low"}, "reasoning_effort"),
-    ({"tools": [{"type": "function", "function": {"name": "a", "strict": True}}]},
-     "tools[0].function.strict"),
+    ({"tools": [{"type": "function", "function": {
+        "name": "a", "strict": True, "parameters": {"not": {}}}}]}, "tools[0].function.parameters"),
+    ({"tools": {}}, "tools"), ({"tools": [3]}, "tools[0]"), ({"tool_choice": "some"}, "tool_choice"),
+    ({"response_format": {"type": "xml"}}, "response_format.type"),
+    ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"not": {}}}}},
+     "response_format.json_schema.schema"),
+    ({"grammar": "root ::= .", "response_format": {"type": "json_object"}}, "response_format"),
     ({"messages": [{"role": "user", "content": [
         {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]}]},
      "messages[0].content[0]")])
@@ -146,6 +151,8 @@ def test_a_schema_that_is_none_is_a_status_even_for_a_stream(server):
         answer = server.post(CHAT, {**HI, "stream": stream, "response_format": {
             "type": "json_schema", "json_schema": {"schema": {"not": {}}}}})
         assert answer.status == 400 and "not" in answer.error["message"]
+        answer = server.post(CHAT, {**HI, "stream": stream, "grammar": "root = nonsense"})
+        assert answer.status == 400 and "line 1" in answer.error["message"]
 
 
 # ---- who may ask ----
@@ -305,7 +312,7 @@ def test_compressed_bodies_are_refused(server):
 
 
 @pytest.mark.parametrize("data", [
-    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"GET /health\r\n\r\n",
+    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
     b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
     b"GET / HTTP/1.1\r\nHost: x\r\n" + b"X: " + b"y" * 9000 + b"\r\n\r\n",
     b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",

@@ -106,15 +106,6 @@ def test_r8_a_cut_call_is_told_from_a_complete_one(tokenizer, chat):
     assert reader.n_cut == 1 and reader.n_calls == 0 and not reader.complete
 
 
-def test_without_parallel_calls_the_first_is_the_last(tokenizer, chat):
-    reader = ChatReader(tokenizer, prompt(chat), one_call=True)
-    for t in [control(tokenizer, "<|tool_calls_section_begin|>"),
-              *call_tokens(tokenizer, "{}")]:
-        assert not reader.satisfied
-        reader.feed(Choice(t, 0, []), False)
-    assert reader.satisfied
-
-
 def test_logprobs_are_those_of_the_answers_tokens(tokenizer, chat):
     reader = ChatReader(tokenizer, prompt(chat), logprobs=True)
     answer = tokenizer.encode("Let me see 🎉.")

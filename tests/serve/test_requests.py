@@ -117,38 +117,24 @@ def test_completions_know_what_they_cannot_do():
 # ---- constraints ----
 
 
-class Plain:
-    has_answer_formats = has_thinking = 0
+def test_a_completion_is_held_to_a_schema_or_a_grammar():
+    of_text = constrain.of_text
+    assert of_text(Fields({"json_schema": {"type": "integer"}})) == {
+        "grammar": b'{"type": "integer"}', "grammar_kind": engine.GRAMMAR_JSON_SCHEMA}
+    assert of_text(Fields({"grammar": "root ::= ."}))["grammar_kind"] == engine.GRAMMAR_TEXT
+    assert of_text(Fields({})) == {}
+    assert refused(of_text, Fields({"grammar": "x", "json_schema": {"a": 1}})).param == "grammar"
 
 
-class Xtml:
-    has_answer_formats = has_thinking = 1
+def test_the_librarys_sentences_name_the_member():
+    def param(text, body):
+        return constrain.refusal(engine.Failure(engine.E_ARG, text), body).param
 
-
-def schema_request(schema):
-    return {"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}}
-
-
-def test_a_schema_is_enforced_where_an_answer_is_only_text():
-    c = constrain.plan(Fields(schema_request({"type": "integer"})), Plain)
-    assert c.settings() == {"grammar": b'{"type": "integer"}', "grammar_kind": 1}
-    assert c.hidden == ("response_format",)
-    c = constrain.plan(Fields({"response_format": {"type": "json_object"}}), Plain)
-    assert c.settings()["grammar"] == b'{"type": "object"}'
-    assert not constrain.plan(Fields(schema_request({"type": "integer"})), Xtml).settings()
-
-
-@pytest.mark.parametrize("request_body, param", [
-    ({"response_format": {"type": "xml"}}, "response_format.type"),
-    ({"response_format": {}}, "response_format.type"),
-    ({"response_format": {"type": "json_schema"}}, "response_format.json_schema.schema"),
-    ({"response_format": "json"}, "response_format"),
-    ({"tools": [{"function": {"name": "a", "strict": True}}]}, "tools[0].function.strict"),
-    ({"tools": [3]}, "tools[0]"), ({"tools": {}}, "tools"),
-    ({"grammar": "root ::= .", **schema_request({})}, "grammar"),
-])
-def test_what_cannot_be_enforced_is_refused_by_name(request_body, param):
-    assert refused(constrain.plan, Fields(request_body), Plain).param == param
+    assert param("tools[0].function.name: no", {"tools": []}) == "tools[0].function.name"
+    assert param("messages[3] must be an object", {"messages": []}) == "messages[3]"
+    assert param("reasoning: no words for it", {"reasoning_effort": "low"}) == "reasoning_effort"
+    assert param("out of words", {"messages": []}) is None
+    assert constrain.refusal(engine.Failure(engine.E_OOM, "no memory"), {}).status == 500
 
 
 # ---- Anthropic's messages ----
@@ -179,7 +165,8 @@ def test_anthropic_conversations_become_ours():
             {"role": "user", "content": "And?"}],
         "tools": [{"type": "function", "function": {
             "name": "weather", "description": "d", "parameters": {"type": "object"}}}],
-        "tool_choice": "required", "reasoning_effort": "high"}
+        "tool_choice": "required", "parallel_tool_calls": True, "reasoning_effort": "high",
+        "grammar": None}
 
 
 @pytest.mark.parametrize("body, param", [
@@ -221,7 +208,8 @@ def test_responses_input_becomes_a_conversation():
         {"role": "tool", "tool_call_id": "c", "content": "1"}]
     assert body["tools"] == [{"type": "function", "function": {"name": "f", "parameters": {}}}]
     assert body["tool_choice"] == {"type": "function", "function": {"name": "f"}}
-    assert constrain.schema_of(Fields(body)) == {"type": "object"}
+    assert body["response_format"] == {"type": "json_schema", "json_schema": {
+        "name": "n", "schema": {"type": "object"}}}
     assert body["reasoning_effort"] == "low"
 
 

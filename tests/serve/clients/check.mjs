@@ -14,12 +14,11 @@ const [url, name] = process.argv.slice(2);
 const openai = new OpenAI({baseURL: url + "/v1", apiKey: "none", maxRetries: 0});
 const model = "demo";
 const messages = [{role: "user", content: "What is the capital of France?"}];
-const parameters = {type: "object", properties: {city: {type: "string"}}, required: ["city"]};
+const parameters = {type: "object", properties: {city: {enum: ["Rome"]}}, required: ["city"],
+    additionalProperties: false};
 const tools = [{type: "function", function: {name: "weather", parameters}}];
-// The demonstration model calls nothing of its own accord: a grammar makes it.
-const grammar = `root ::= <|tool_calls_section_begin|><|tool_call_begin|>"functions.weather:0"` +
-    `<|tool_call_argument_begin|>%json{"type": "object", "properties": {"city": {"enum": ["Rome"]}}, ` +
-    `"required": ["city"], "additionalProperties": false}<|tool_call_end|><|tool_calls_section_end|>`;
+// The demonstration model calls nothing of its own accord.
+const required = {tool_choice: "required", parallel_tool_calls: false, max_tokens: 200};
 const forced = (extra) => ({fetch: (input, init) => fetch(input, {
     ...init, body: init?.body && JSON.stringify({...JSON.parse(init.body), ...extra})})});
 const compatible = (extra) => createOpenAICompatible({
@@ -46,7 +45,7 @@ const checks = {
     },
     async openai_tools() {
         const r = await openai.chat.completions.create({
-            model, messages, tools, max_tokens: 200, grammar, parallel_tool_calls: true});
+            model, messages, tools, ...required});
         const [call] = r.choices[0].message.tool_calls;
         assert.deepEqual(JSON.parse(call.function.arguments), {city: "Rome"});
         const next = await openai.chat.completions.create({
@@ -54,7 +53,7 @@ const checks = {
                 {role: "tool", tool_call_id: call.id, content: "rain"}]});
         assert.equal(next.usage.completion_tokens, 5);
         const stream = openai.chat.completions.stream({
-            model, messages, tools, max_tokens: 200, grammar});
+            model, messages, tools, ...required});
         const final = await stream.finalChatCompletion();
         assert.deepEqual(final.choices[0].message.tool_calls[0].function, call.function);
         assert.equal(final.choices[0].finish_reason, "tool_calls");
@@ -115,10 +114,10 @@ const checks = {
         assert.equal((await s.usage).outputTokens, 12);
     },
     async ai_tools() {
-        const r = await generateText({model: compatible({grammar}), prompt: "Weather?",
+        const r = await generateText({model: compatible(required), prompt: "Weather?",
             tools: {weather: tool({inputSchema: jsonSchema(parameters)})}});
         assert.deepEqual(r.toolCalls[0].input, {city: "Rome"});
-        const s = streamText({model: compatible({grammar}), prompt: "Weather?",
+        const s = streamText({model: compatible(required), prompt: "Weather?",
             tools: {weather: tool({inputSchema: jsonSchema(parameters)})}});
         await s.consumeStream();
         assert.deepEqual((await s.toolCalls)[0].input, {city: "Rome"});
@@ -140,7 +139,7 @@ const checks = {
         assert.ok(last.output_tokens > 0);
     },
     async langchain_tools() {
-        const r = await langchain({grammar, max_tokens: 200}).bindTools(tools).invoke("Weather?");
+        const r = await langchain(required).bindTools(tools).invoke("Weather?");
         assert.deepEqual(r.tool_calls[0].args, {city: "Rome"});
         assert.ok(r.tool_calls[0].id);
     },
@@ -163,12 +162,12 @@ const checks = {
         const u = r.usage;
         assert.equal(count.input_tokens, u.input_tokens + u.cache_read_input_tokens);
         const tool_ = {name: "weather", input_schema: parameters};
-        const called = await client.messages.create({...body, tools: [tool_], grammar,
-            max_tokens: 200});
+        const any = {tool_choice: {type: "any", disable_parallel_tool_use: true}, max_tokens: 200};
+        const called = await client.messages.create({...body, tools: [tool_], ...any});
         const use = called.content.find((b) => b.type === "tool_use");
         assert.deepEqual(use.input, {city: "Rome"});
-        const streamed = await client.messages.stream({...body, tools: [tool_], grammar,
-            max_tokens: 200}).finalMessage();
+        const streamed = await client.messages.stream({...body, tools: [tool_], ...any})
+            .finalMessage();
         assert.deepEqual(streamed.content.find((b) => b.type === "tool_use").input, {city: "Rome"});
         const next = await client.messages.create({...body, tools: [tool_], messages: [...messages,
             {role: "assistant", content: called.content},
