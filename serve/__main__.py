@@ -8,6 +8,7 @@ import os
 import pathlib
 import re
 import signal
+import socket
 import sys
 import time
 
@@ -16,7 +17,7 @@ from aiohttp import web
 from serve import engine, keys
 from serve.connection import Front
 from serve.routes import Routes
-from serve.scheduler import FAILED, LOADING, Scheduler
+from serve.scheduler import CLOSED, FAILED, LOADING, Scheduler
 
 
 def size(text):
@@ -27,13 +28,19 @@ def size(text):
     return int(float(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " "))
 
 
+def port(text):
+    if not text.isdigit() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port")
+    return int(text)
+
+
 def arguments():
     p = argparse.ArgumentParser(prog="waste serve", description="Serve a model over HTTP.",
                                 formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     p.add_argument("model", metavar="MODEL", help="a container's directory")
     g = p.add_argument_group("where")
     g.add_argument("--host", default="127.0.0.1", help="address to listen on")
-    g.add_argument("--port", type=int, default=8000, help="0: any")
+    g.add_argument("--port", type=port, default=8000, help="0: any")
     g.add_argument("--unix", metavar="PATH", help="listen on a Unix socket, and on nothing else")
     g.add_argument("--model-id", help="name told to clients; the directory's without .waste")
     g = p.add_argument_group("memory and speed")
@@ -54,6 +61,8 @@ def arguments():
     g.add_argument("--no-verify", action="store_true")
     g.add_argument("--exclusive-open", action="store_true")
     g.add_argument("--usage", metavar="PATH", help="the hotlist")
+    g.add_argument("--learn", action="store_true",
+                   help="at the end, add the experts used to the hotlist")
     g = p.add_argument_group("states of conversations")
     g.add_argument("--checkpoints", type=int, default=4, help="states of full contexts in memory")
     g.add_argument("--state-dir", metavar="DIR", help="keep them in files, too")
@@ -79,7 +88,7 @@ def arguments():
     g.add_argument("--per-key", type=int, default=0, help="requests of one key at a time; 0: any")
     g.add_argument("--timeout", type=float, default=0, metavar="SECONDS",
                    help="longest time for a request; 0: none")
-    g.add_argument("--max-body", type=size, default=64 << 20)
+    g.add_argument("--max-body", type=size, default=8 << 20)
     g.add_argument("--head-timeout", type=float, default=15)
     g.add_argument("--body-timeout", type=float, default=60)
     g.add_argument("--write-timeout", type=float, default=120, help="for clients that do not read")
@@ -181,6 +190,22 @@ def read_keys(o):
     return keys.Keys(given)
 
 
+def clear_socket(path):
+    """Make room for a Unix socket: one that nobody listens on is left over, anything else stays."""
+    path = pathlib.Path(path)
+    if not path.exists():
+        return
+    if not path.is_socket():
+        raise OSError(f"{path}: is there, and no socket")
+    with socket.socket(socket.AF_UNIX) as s:
+        try:
+            s.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink()
+            return
+    raise OSError(f"{path}: another server listens there")
+
+
 class Serving:
     """A server from its first listening socket to its last answer."""
 
@@ -199,7 +224,8 @@ class Serving:
         self.model = model
         self.scheduler = Scheduler(
             model.open, sessions=model.opts.max_sessions, queue=o.queue, chunk=o.chunk,
-            max_tokens=o.max_tokens, states=(o.state_dir, o.state_bytes, o.state_every), log=log)
+            max_tokens=o.max_tokens, states=(o.state_dir, o.state_bytes, o.state_every), log=log,
+            learn=o.learn)
         name = pathlib.Path(o.model).resolve().name
         self.routes = Routes(
             scheduler=self.scheduler, tokenizer=self.tokenizer, chat=chat, chat_missing=missing,
@@ -213,7 +239,7 @@ class Serving:
         self.runner = web.ServerRunner(front)
         await self.runner.setup()
         if o.unix:
-            pathlib.Path(o.unix).unlink(missing_ok=True)
+            clear_socket(o.unix)
             await web.UnixSite(self.runner, o.unix).start()
             return "unix:" + o.unix
         await web.TCPSite(self.runner, o.host, o.port, backlog=512).start()
@@ -234,15 +260,16 @@ class Serving:
         self.scheduler.start()
         failed = False
         while not stop.is_set():
-            if self.scheduler.phase == FAILED:
+            if self.scheduler.phase in (FAILED, CLOSED):
                 failed = True
-                self.log.error("cannot_open", extra={"why": str(self.scheduler.failure)})
+                if self.scheduler.failure:
+                    self.log.error("cannot_open", extra={"why": str(self.scheduler.failure)})
                 break
             if self.scheduler.phase != LOADING and where:
                 self.log.info("ready", extra={"url": where, "sessions": self.scheduler.n_sessions})
                 where = None
             try:
-                await asyncio.wait_for(stop.wait(), 0.1 if where else None)
+                await asyncio.wait_for(stop.wait(), 0.1 if where else 1.0)
             except asyncio.TimeoutError:
                 pass
         await self._stop(stop)

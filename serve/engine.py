@@ -385,11 +385,14 @@ class Tokenizer:
         lib.waste_tokenizer_close(self.handle)
         self.handle = None
 
-    def encode(self, text, mode=CONTENT):
+    def encode_array(self, text, mode=CONTENT):
         data, n = utf8(text), c_size_t()
         room = (c_int32 * (len(data) + 1))()
         check(lib.waste_encode(self.handle, mode, data, len(data), room, len(room), byref(n)))
-        return room[:n.value]
+        return (c_int32 * n.value).from_buffer_copy(room)
+
+    def encode(self, text, mode=CONTENT):
+        return list(self.encode_array(text, mode))
 
     def decode(self, ids):
         """Bytes; they may cut characters at both ends."""

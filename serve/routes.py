@@ -2,6 +2,7 @@
 
 import asyncio
 import ipaddress
+import os
 import time
 import urllib.parse
 
@@ -19,6 +20,7 @@ from serve.stream import ClientGone, Exchange, Sse, at_once, streamed
 
 ALLOWED_HEADERS = ("Authorization, Content-Type, X-Api-Key, Idempotency-Key, Anthropic-Version, "
                    "Anthropic-Beta, OpenAI-Organization, OpenAI-Project")
+BODIES = 8  # of the largest size, in memory while they are read
 OUT_OF_SCOPE = {"/v1/embeddings": "embeddings", "/v1/rerank": "reranking",
                 "/v1/images/generations": "making images", "/v1/audio/speech": "audio",
                 "/v1/audio/transcriptions": "audio", "/v1/moderations": "moderation",
@@ -28,9 +30,9 @@ OUT_OF_SCOPE = {"/v1/embeddings": "embeddings", "/v1/rerank": "reranking",
 class Request:
     """What a handler gets: aiohttp's request, its body once read, and whose it is."""
 
-    def __init__(self, http, key, number):
-        self.http, self.key, self.number = http, key, number
-        self.body = b""
+    def __init__(self, http):
+        self.http, self.key = http, None
+        self.body, self.id = b"", "req_" + os.urandom(9).hex()
         self.note = {}  # for the log
 
     @property
@@ -49,8 +51,8 @@ class Routes:
         self.options, self.log = options, log
         self.metrics = Metrics(scheduler)
         scheduler.observe = self.metrics.answer
-        self.created, self.n = int(time.time()), 0
-        self.replays = Replays()
+        self.created = int(time.time())
+        self.replays, self.body_bytes = Replays(), 0
         self.in_flight = {}  # requests being worked on, by key
         self.table = {
             "/health": {"GET": self.health},
@@ -72,14 +74,13 @@ class Routes:
     async def __call__(self, http):
         begun, connection = time.monotonic(), http.protocol
         connection.begin()
-        self.n += 1
-        request = Request(http, None, self.n)
+        request = Request(http)
         status = 499
         try:
             response = await self._answer(request)
             status = response.status
             return response
-        except ClientGone as e:
+        except ConnectionError as e:
             request.note["error"] = str(e)
             return web.Response(status=499)  # to nobody
         finally:
@@ -100,18 +101,21 @@ class Routes:
         except ApiError as e:
             request.note["error"] = e.message
             response = json_response(e.body(dialect), e.status, e.headers)
-            if e.status in (401, 403, 408, 411, 413, 415):
+            if e.status in (401, 403, 408, 411, 413, 415, 503):
                 response.force_close()  # the body may not have been read
         if not response.prepared:
-            response.headers.update(self._cors(request.http, refuse=False))
+            response.headers.update(self._headers(request))
         return response
+
+    def _headers(self, request):
+        return {"X-Request-Id": request.id, **self._cors(request.http, refuse=False)}
 
     def _log(self, request, status, seconds):
         http = request.http
         self.metrics.request(self._known(http.path), status, seconds)
         quiet = http.path in ("/health", "/metrics") and status == 200
         self.log.log(10 if quiet else 20, "request", extra={
-            "n": request.number, "method": http.method, "path": http.path, "status": status,
+            "id": request.id, "method": http.method, "path": http.path, "status": status,
             "ms": round(seconds * 1e3, 1), "key": request.key, **request.note})
 
     def _known(self, path):
@@ -197,10 +201,15 @@ class Routes:
             async for part in http.content.iter_any():
                 parts.append(part)
                 size += len(part)
+                self.body_bytes += len(part)
                 if size > most:
                     raise ApiError(413, f"a body of more than {most} bytes")
+                if self.body_bytes > BODIES * most:
+                    raise busy("too many bodies at once", 1)
         except web.RequestPayloadError as e:
             raise ApiError(400, f"the body is cut or malformed: {e}") from None
+        finally:
+            self.body_bytes -= size
         return b"".join(parts)
 
     # ---- what is here ----------------------------------------------------------------------------
@@ -355,6 +364,7 @@ class Routes:
         messages = openai.check_messages(f)
         prompt, constraint = await self._render(f.bytes() if raw is None else raw, f)
         options.settings.update(constraint)
+        request.note["note"] = prompt.note or None
         return await self._chat_answer(request, options, prompt, messages, answer(prompt), sse)
 
     async def _chat_answer(self, request, options, prompt, messages, answer, sse):
@@ -382,7 +392,7 @@ class Routes:
         echo = ""
         if f.boolean("echo"):
             echo = engine_text(self.tokenizer, ids) if text is None else text
-        return await self._run(request, options, engine.ids_array(ids), readers,
+        return await self._run(request, options, ids, readers,
                                openai.CompletionAnswer(self.model_id, self.tokenizer, options, echo))
 
     async def _text_prompt(self, f):
@@ -390,12 +400,12 @@ class Routes:
         if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], (str, list)):
             prompt = prompt[0]
         if isinstance(prompt, str) and prompt:
-            return await asyncio.to_thread(self.tokenizer.encode, prompt), prompt
+            return await asyncio.to_thread(self.tokenizer.encode_array, prompt), prompt
         if isinstance(prompt, list) and prompt and all(type(t) is int for t in prompt):
             vocab = self.scheduler.ctx.engine.vocab
             if not all(0 <= t < vocab for t in prompt):
                 raise invalid("prompt", f"prompt: token ids are 0 to {vocab - 1}")
-            return prompt, None
+            return engine.ids_array(prompt), None
         raise invalid("prompt", "prompt has to be one text that is not empty, or one array of ids")
 
     def _check_room(self):
@@ -463,7 +473,7 @@ class Routes:
             if not options.stream:
                 return await at_once(exchange, listener)
             return await streamed(exchange, listener, request.http, sse=sse or Sse(),
-                                  headers=self._cors(request.http, refuse=False),
+                                  headers=self._headers(request),
                                   keep_alive=self.options.keep_alive,
                                   write_seconds=self.options.write_timeout)
         finally:

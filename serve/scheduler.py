@@ -127,11 +127,13 @@ class Slot:
 
 
 class Scheduler:
-    def __init__(self, open_context, *, sessions, queue, chunk, max_tokens, states, log):
+    def __init__(self, open_context, *, sessions, queue, chunk, max_tokens, states, log,
+                 learn=False):
         """open_context() -> engine.Context, called on the engine's thread. states: arguments of
-        Prefixes after the context."""
+        Prefixes after the context. learn: at the end, save which experts were used."""
         self.open_context, self.n_sessions, self.n_queue = open_context, sessions, queue
         self.chunk, self.max_tokens, self.states, self.log = chunk, max_tokens, states, log
+        self.learn = learn
         self.lock = threading.Condition()
         self.queue, self.slots = [], []
         self.phase, self.failure = LOADING, None
@@ -262,13 +264,22 @@ class Scheduler:
         try:
             while self._wait():
                 self._pass()
-        finally:
-            with self.lock:
-                self.phase = CLOSED
-                for job in self._jobs():
-                    self._over(job, Failed("closing", "the server is closing"))
-            self.prefixes.close()
-            self.ctx.close()
+        except Exception:  # pylint: disable=broad-except  # a mistake of ours: somebody restarts us
+            self.log.exception("the engine's thread failed")
+        self._close()
+
+    def _close(self):
+        with self.lock:
+            self.phase = CLOSED
+            for job in self._jobs():
+                self._over(job, Failed("closing", "the server is closing"))
+        if self.learn:
+            try:
+                self.ctx.save_usage()
+            except engine.Failure as e:
+                self.log.warning("not_learned", extra={"why": str(e)})
+        self.prefixes.close()
+        self.ctx.close()
 
     def _wait(self):
         """Until there is something to compute. False: never again."""

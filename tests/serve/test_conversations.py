@@ -2,14 +2,17 @@
 restarts, ended when nobody listens."""
 
 import json
+import os
+import shutil
 import socket
 import sys
 import threading
 
 import pytest
 
-from serving import (BINARY, PATIENCE, CLOSES_SOON, Server, mute_model, run_waste,  # noqa: F401
+from serving import (BINARY, DEMO, PATIENCE, CLOSES_SOON, Server, mute_model, run_waste,  # noqa: F401
                      server, text_of, xtml_model)
+from serve import engine
 
 CHAT = "/v1/chat/completions"
 QUESTION = "What is the capital of France?"
@@ -528,3 +531,29 @@ def test_waste_serve_is_the_server():
                 ) as s:
         s.ready()
         assert s.chat("Hello!", 2)["model"] == "demo"
+
+
+# ---- a drive that fails ----
+
+
+def test_a_failed_drive_ends_an_answer_and_not_the_server(tmp_path):
+    path = tmp_path / "demo.waste"
+    shutil.copytree(DEMO, path)
+    bank = path / "experts-L5.bin"
+    whole = bank.read_bytes()
+    cfg, opts = engine.defaults()
+    cfg.ctx_tokens = 1024
+    floor = engine.plan(path, cfg, opts).mem.floor_bytes  # with few experts in memory
+    with Server("--budget", floor, "--sessions", 1, "--checkpoints", 0, "--ctx", 1024,
+                model=path) as s:
+        s.ready()
+        want = s.chat(QUESTION, 40)
+        stream = s.stream(CHAT, {"messages": [user("Go on and on.")], "max_tokens": 900,
+                                 "logit_bias": NEVER_ENDS})
+        stream.until_text()
+        os.truncate(bank, 4096)
+        last = list(stream)[-1]
+        assert "experts-L5" in last["error"]["message"] or "layer 5" in last["error"]["message"]
+        assert stream.done and last["error"]["type"] == "engine_error"
+        bank.write_bytes(whole)
+        assert s.chat(QUESTION, 40)["choices"] == want["choices"]

@@ -246,8 +246,21 @@ def test_a_unix_socket_serves_like_a_port(tmp_path):
     with Server(unix=str(tmp_path / "s")) as s:
         s.ready()
         assert s.chat("Hello!", 4)["choices"][0]["message"]["content"]
+        assert "another server" in refused_to_start("--unix", tmp_path / "s")
         assert s.stop() == 0
     assert not (tmp_path / "s").exists()
+
+
+def test_a_unix_socket_takes_the_place_of_nothing_but_a_dead_one(tmp_path):
+    (tmp_path / "file").write_text("precious")
+    assert "no socket" in refused_to_start("--unix", tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "precious"
+    with Server(unix=str(tmp_path / "s")) as s:
+        s.ready()
+        s.process.kill()
+        s.process.wait(PATIENCE)
+    with Server(unix=str(tmp_path / "s")) as s:
+        assert s.ready().health()["status"] == "ok"
 
 
 # ---- R12: limits ----
@@ -294,6 +307,29 @@ def test_r12_heads_have_to_come_in_time_and_connections_are_counted():
         for h in held:
             assert h.recv(10) == b""
         assert s.health()["status"] == "ok"
+
+
+def test_r12_many_bodies_at_once_do_not_fill_memory():
+    """Eight of the largest size may be on their way; the next is told to come again."""
+    with Server("--max-body", "100K", "--connections", 50) as s:
+        s.ready()
+        held = [s.connect() for _ in range(20)]
+        answers = []
+        for c in held:
+            c.sendall(b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n"
+                      + b" " * 90000)
+        deadline = time.monotonic() + PATIENCE
+        while not answers and time.monotonic() < deadline:
+            for c in held:
+                c.settimeout(0.05)
+                try:
+                    answers.append(c.recv(100))
+                except TimeoutError:
+                    pass
+        assert answers and all(a.startswith(b"HTTP/1.1 503 ") for a in answers)
+        assert 8 <= 20 - len(answers), "those who came first were not refused"
+        for c in held:
+            c.close()
 
 
 def test_expect_100_continue_is_answered(server):
@@ -390,6 +426,25 @@ def test_draining_has_an_end():
         s.process.terminate()
         assert list(chunks)[-1]["error"]["code"] == "overloaded"
         assert s.stop() == 0
+
+
+def test_a_request_is_found_in_the_log_by_its_id(server):
+    name = server.get("/v1/models").headers["X-Request-Id"]
+    stream = server.stream(CHAT, HI)
+    list(stream)
+    names = {name, stream.headers["X-Request-Id"]}
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline and names - {e["id"] for e in server.events("request")}:
+        time.sleep(0.01)
+    assert not names - {e["id"] for e in server.events("request")}
+
+
+def test_what_was_used_is_learned_where_that_is_asked_for(tmp_path):
+    with Server("--usage", tmp_path / "hot", "--learn") as s:
+        s.ready()
+        s.chat("Hello!", 4)
+        assert s.stop() == 0
+    assert (tmp_path / "hot").stat().st_size > 0
 
 
 def test_logs_are_json_without_texts(server):
