@@ -12,7 +12,7 @@ from aiohttp import web
 
 from serve.errors import ApiError
 
-HEAD_BYTES = 1 << 20  # more without a complete head: aiohttp refuses single fields over 8 KiB
+HEAD_BYTES = 1 << 20  # of a head, or of requests that do not wait for the answer to the one before
 
 
 def json_response(value, status=200, headers=None):
@@ -24,8 +24,8 @@ class Connection(web.RequestHandler):
     def __init__(self, manager, head_seconds, **kwargs):
         super().__init__(manager, **kwargs)
         self.head_seconds = head_seconds
-        self.refused = self.busy = False
-        self.head_bytes = 0
+        self.refused = self.busy = self.answering = False
+        self.ahead = 0  # bytes that came before they were wanted
         self.timer = self.on_gone = None
 
     def connection_made(self, transport):
@@ -52,13 +52,13 @@ class Connection(web.RequestHandler):
     def data_received(self, data):
         if self.refused:
             return
-        if not self.busy:
-            self.head_bytes += len(data)
-            if self.head_bytes > HEAD_BYTES:
+        if not self.busy or self.answering:
+            self.ahead += len(data)
+            if self.ahead > HEAD_BYTES:
                 self.transport.abort()
                 return
-            if not self.timer:
-                self._await_head()
+        if not self.busy and not self.timer:
+            self._await_head()
         super().data_received(data)
 
     def _await_head(self):
@@ -71,8 +71,12 @@ class Connection(web.RequestHandler):
 
     def begin(self):
         """A request's head is complete."""
-        self.busy, self.head_bytes = True, 0
+        self.busy, self.answering, self.ahead = True, False, 0
         self._cancel_timer()
+
+    def body_is_read(self):
+        """What comes from here on is the next request's."""
+        self.answering = True
 
     def end(self):
         self.busy, self.on_gone = False, None

@@ -97,6 +97,7 @@ class Routes:
             self._authenticate(request)
             if request.http.method == "POST":
                 request.body = await self._read(request.http)
+            request.http.protocol.body_is_read()
             response = await handler(request)
         except ApiError as e:
             request.note["error"] = e.message
@@ -440,7 +441,8 @@ class Routes:
                 self.scheduler.submit(*jobs)
             except Full as e:
                 raise busy(str(e), e.retry_after) from None
-            exchange.start(jobs)
+            exchange.start(jobs, min(
+                (s for s in (options.timeout, self.options.timeout) if s), default=None))
             if name:
                 self.replays.put(name, request, exchange)
             return await self._deliver(request, options, exchange, sse)
@@ -452,14 +454,12 @@ class Routes:
         settings = dict(options.settings, n_logprobs=options.logprobs or 0)
         if "logit_bias" in settings:
             settings["logit_bias"] = [engine.Bias(t, v) for t, v in settings["logit_bias"]]
-        seconds = min((s for s in (options.timeout, o.timeout) if s), default=None)
-        deadline = seconds and time.monotonic() + seconds
         tag = self.keys.tag(request.key) if o.isolate_keys and request.key is not None else None
         jobs = []
         for i, reader in enumerate(readers):
             jobs.append(Job(ids, reader, exchange.sink(i), settings=dict(settings, stream=i),
                             max_tokens=options.max_tokens, ends=ends, system_end=system_end,
-                            tag=tag, deadline=deadline, after=jobs[0] if jobs else None,
+                            tag=tag, after=jobs[0] if jobs else None,
                             forks=len(readers) > 1 and not jobs))
         return jobs
 

@@ -93,13 +93,11 @@ class Job:
     """One answer. Made by any thread, then the engine's."""
 
     def __init__(self, ids, reader, sink, *, settings=None, max_tokens=None, ends=(), system_end=0,
-                 tag=None, deadline=None, after=None, forks=False):
+                 tag=None, after=None, forks=False):
         self.ids, self.reader, self.sink = ids, reader, sink
         self.settings = settings or {}
-        self.asked_tokens = max_tokens  # None: nobody said
-        self.max_tokens = max_tokens
+        self.max_tokens = max_tokens  # None: nobody said
         self.ends, self.system_end, self.tag = ends_array(ends), system_end, tag
-        self.deadline = deadline  # time.monotonic()
         self.after, self.forks = after, forks
         self.cancelled = None     # a Failed, once it is
         self.slot = self.checkpoint = None
@@ -115,7 +113,7 @@ class Job:
     @property
     def left(self):
         """Passes' worth of work as far as anybody can know: positions to feed, tokens to choose."""
-        return len(self.ids) - self.at + (self.asked_tokens or self.max_tokens or 0)
+        return len(self.ids) - self.at + self.max_tokens
 
 
 class Slot:
@@ -158,6 +156,8 @@ class Scheduler:
             if len(self.queue) + len(jobs) > self.n_queue + self._n_free():
                 raise Full(f"{len(self.queue)} requests are waiting, and {self.n_queue} may",
                            self._retry_after())
+            for job in jobs:
+                job.max_tokens = job.max_tokens or self.max_tokens
             self.queue.extend(jobs)
             self._tell_positions()
             self.lock.notify_all()
@@ -296,11 +296,7 @@ class Scheduler:
 
     def _sweep(self):
         """Jobs that nobody waits for any more."""
-        now = time.monotonic()
         with self.lock:
-            for job in self._jobs():
-                if not job.cancelled and job.deadline and now > job.deadline:
-                    job.cancelled = Failed("deadline", "the request's time was up")
             gone = [j for j in self._jobs() if j.cancelled]
         for job in gone:
             self._finish(job, job.cancelled)
@@ -356,10 +352,15 @@ class Scheduler:
             self._finish(job, Failed("engine" if e.status == engine.E_OOM else "request", str(e)))
             return
         room = self.ctx.model.ctx_max - len(job.ids) + 1
-        job.max_tokens = max(1, min(job.asked_tokens or self.max_tokens, room))
+        job.max_tokens = max(1, min(job.max_tokens, room))
         with self.lock:
-            slot.job, job.slot, slot.used = job, slot, time.monotonic()
-        job.sink(Fed(job.at, len(job.ids), job.cached, 0.0))
+            cancelled = job.cancelled  # while it had neither a place nor a slot
+            if not cancelled:
+                slot.job, job.slot, slot.used = job, slot, time.monotonic()
+        if cancelled:
+            self._finish(job, cancelled)
+        else:
+            job.sink(Fed(job.at, len(job.ids), job.cached, 0.0))
 
     def _go_on(self, slot, job):
         """With a prompt that had made room for a shorter one."""

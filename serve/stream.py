@@ -67,7 +67,7 @@ class Exchange:
         self.status = {}  # where the jobs are, for signs of life
         self.listeners, self.history = set(), []
         self.loop, self.events = asyncio.get_running_loop(), asyncio.Queue()
-        self.timer = self.task = None
+        self.timer = self.deadline = self.task = None
 
     def sink(self, index):
         """What the scheduler tells of one job; called on the engine's thread."""
@@ -78,8 +78,12 @@ class Exchange:
                 pass  # the loop is closed: nobody listens any more
         return put
 
-    def start(self, jobs):
+    def start(self, jobs, seconds):
+        """seconds: None, or until the time is up."""
         self.jobs = jobs
+        if seconds:
+            self.deadline = self.loop.call_later(
+                seconds, self._abandon, Failed("deadline", "the request's time was up"))
         self.task = asyncio.create_task(self._pump(len(jobs)))
 
     def attach(self):
@@ -101,9 +105,9 @@ class Exchange:
         else:
             self._abandon()
 
-    def _abandon(self):
+    def _abandon(self, failed=None):
         for job in self.jobs:
-            self.cancel(job)
+            self.cancel(job, failed)
 
     def _tell(self, values):
         for listener in self.listeners:
@@ -116,6 +120,8 @@ class Exchange:
             logging.getLogger("serve").exception("an answer failed")
             self.error = ApiError(500, "the server made a mistake; its log says more")
         self.over = True
+        if self.deadline:
+            self.deadline.cancel()
         self._abandon()  # of several, those that go on after one has failed
         self._tell(_OVER)
 

@@ -377,6 +377,18 @@ def test_a_request_behind_another_waits_its_turn(server):
         got += part
 
 
+def test_requests_that_do_not_wait_for_answers_are_cut_off(server):
+    s = server.connect()
+    body = json.dumps(ENDLESS).encode()
+    s.sendall(f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+              .encode() + body)
+    server.wait_for_health("answering")
+    with pytest.raises(ConnectionError):
+        for _ in range(100):
+            s.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n" * 5000)
+    server.wait_idle()
+
+
 # ---- start and stop ----
 
 

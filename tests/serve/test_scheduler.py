@@ -1,7 +1,6 @@
 """Who computes when, on a scripted engine: passes are made one by one."""
 
 import threading
-import time
 
 import pytest
 
@@ -161,14 +160,37 @@ def test_a_cancellation_that_came_too_late_hits_nobody_else(monkeypatch):
         assert heard.wait(Ended).usage.generated == 1 and not heard.of(Failed)
 
 
-def test_r6_a_deadline_ends_a_request_wherever_it_is(monkeypatch):
+def test_r6_why_a_request_ended_is_told_where_it_waits_and_where_it_runs(monkeypatch):
     with scheduler_with(monkeypatch, sessions=1) as (s, ctx):
-        _, running = start(s, ctx, 900, deadline=time.monotonic() + 0.01)
-        waiting, heard = job(400, deadline=time.monotonic() + 0.01)
-        s.submit(waiting)
-        time.sleep(0.02)
+        first, running = start(s, ctx, 900)
+        second, heard = job(400)
+        s.submit(second)
+        for j in (first, second):
+            s.cancel(j, Failed("deadline", "late"))
         step(ctx)
         assert running.wait(Failed).kind == heard.wait(Failed).kind == "deadline"
+
+
+def test_a_request_that_goes_while_its_state_is_read_gets_no_pass(monkeypatch):
+    """Reading a state of half a gigabyte takes seconds, and a pass may take minutes."""
+    with scheduler_with(monkeypatch, sessions=1) as (s, ctx):
+        gone, heard = job(400)
+        monkeypatch.setattr(s.prefixes, "resume", lambda slot, j: s.cancel(j) or 0)
+        s.submit(gone)
+        assert heard.wait(Failed).kind == "cancelled"
+        monkeypatch.setattr(s.prefixes, "resume", lambda slot, j: 0)
+        start(s, ctx, 7)
+        step(ctx)
+        assert ctx.passes == [[(0, 7)]]
+
+
+def test_r6_who_does_not_say_how_much_overtakes_nobody(monkeypatch):
+    with scheduler_with(monkeypatch, sessions=1, max_tokens=4096) as (s, ctx):
+        start(s, ctx, 900)
+        other, _ = job(5, max_tokens=None)
+        s.submit(other)
+        step(ctx, 3)
+        assert all(p == [(0, 100)] for p in ctx.passes)
 
 
 def test_a_failed_pass_fails_only_whose_fault_it_is(monkeypatch):
