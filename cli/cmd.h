@@ -17,7 +17,11 @@ int cmd_doctor(struct cli *c);
 int cmd_info(struct cli *c);
 int cmd_verify(struct cli *c);
 int cmd_convert(struct cli *c);
+int cmd_serve(struct cli *c);
 int cmd_synth(struct cli *c);
 int cmd_version(struct cli *c);
+
+/* `waste serve ARGUMENTS`: becomes the server, or says why it cannot and returns an exit code. */
+int serve_exec(struct cli *c, int argc, char **argv);
 
 #endif

@@ -111,6 +111,12 @@ static const struct command {
      "are kept; an unfinished one is begun anew.",
      "  waste synth demo-synth.waste --shape tiny-kimi\n"
      "  waste synth noise.waste --shape kimi-linear-48b --layers 4\n"},
+    {"serve", 0, cmd_serve, 1, 1, "MODEL",
+     "answer requests over HTTP, as OpenAI's clients send them",
+     "The server is Python with aiohttp and prometheus_client, on libwaste. Its options\n"
+     "are its own: `waste serve --help`. The command comes first.",
+     "  waste serve kimi-linear.waste --port 8000\n"
+     "  waste serve k3.waste --budget 46G --state-dir ~/.cache/waste/states\n"},
     {"config", CMD_CONFIG, cmd_config, 1, 2, "show [MODEL]", "options in effect, and where from",
      "Options may stand in a file, $XDG_CONFIG_HOME/waste/config or --config FILE,\n"
      "in lines of \"option = value\": for everything or, below \"[model NAME]\", for\n"
@@ -123,7 +129,7 @@ static const struct command {
 };
 
 /* Commands of later versions, and of other programs. */
-static const char *const later_commands[] = {"bench", "serve"};
+static const char *const later_commands[] = {"bench"};
 
 static const struct command *command_named(const char *name)
 {
@@ -304,6 +310,10 @@ int main(int argc, char **argv)
 
     term_open(&c.term);
     opts_init(&c.opts);
+    if (argc > 1 && !strcmp(argv[1], "serve")) {
+        c.command = "serve";
+        return serve_exec(&c, argc - 2, argv + 2);
+    }
     rc = read_options(&c, argc, argv, &config);
     bar_open(&c.bar, &c.term, c.opts.quiet, c.opts.json);
     if (!rc)

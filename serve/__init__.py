@@ -1,0 +1,1 @@
+"""An HTTP server for models that run with libwaste: see README.md."""

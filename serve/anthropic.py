@@ -1,0 +1,208 @@
+"""Anthropic's messages: requests into the conversation that chat formats know, and answers."""
+
+import json
+
+from serve import openai
+from serve.blocks import BlockAnswer
+from serve.errors import invalid
+from serve.fields import Fields
+from serve.reading import CALL, CONTENT
+from serve.stream import Sse
+
+# budget_tokens up to here is this effort; more is "max"
+BUDGETS = ((4096, "low"), (16384, "high"))
+
+
+def options(f):
+    o = openai.Options(stream=f.boolean("stream"))
+    o.max_tokens = f.integer("max_tokens", 1, 2**31 - 1)
+    if o.max_tokens is None:
+        raise invalid("max_tokens", "max_tokens is missing")
+    o.stops = openai.stop_strings(f, "stop_sequences")
+    o.timeout = f.number("timeout", 0.001, 1e6)
+    return o
+
+
+def conversation(f):
+    """The request as chat formats know it: {"messages", "tools", "tool_choice", ...}."""
+    messages = _system(f)
+    for i, message in enumerate(f.array("messages") or ()):
+        message = Fields(message, f"messages[{i}]")
+        role = message.one_of("role", ("user", "assistant", "system"))
+        if role is None:
+            raise invalid(message.name("role"), f"{message.name('role')} is missing")
+        parts = _blocks(message)
+        messages += _assistant(parts) if role == "assistant" else _user(role, parts)
+    out = {"messages": messages, "grammar": f.get("grammar")}
+    tools = [_tool(Fields(t, f"tools[{i}]")) for i, t in enumerate(f.array("tools") or ())]
+    if tools:
+        out["tools"] = tools
+    choice = f.object("tool_choice")
+    if choice:
+        out["tool_choice"] = _choice(choice)
+        out["parallel_tool_calls"] = not choice.boolean("disable_parallel_tool_use")
+    out.update(_thinking(f))
+    return out
+
+
+def _system(f):
+    system = f.get("system")
+    if system is None:
+        return []
+    if not isinstance(system, str):
+        system = "".join(b.string("text", "") for b in _list(f, "system"))
+    return [{"role": "system", "content": system}]
+
+
+def _list(f, member):
+    return [Fields(b, f"{f.name(member)}[{j}]") for j, b in enumerate(f.array(member) or ())]
+
+
+def _blocks(f):
+    """The content of a message or of a tool's result, as blocks."""
+    if isinstance(f.get("content"), str):
+        return [Fields({"type": "text", "text": f.get("content")}, f.name("content"))]
+    return _list(f, "content")
+
+
+def _text(block):
+    if block.get("type") == "image":
+        raise invalid(block.path, "this server was started without vision: images are not supported",
+                      "vision_disabled")
+    if block.get("type") != "text":
+        raise invalid(block.name("type"), f"{block.name('type')}: {block.get('type')!r} is not "
+                                          "supported here")
+    return {"type": "text", "text": block.string("text", "")}
+
+
+def _user(role, blocks):
+    out, parts = [], []
+    for block in blocks:
+        if block.get("type") == "tool_result":
+            texts = [_text(b) for b in _blocks(block)]
+            out.append({"role": "tool", "tool_call_id": block.string("tool_use_id", ""),
+                        "content": "".join(t["text"] for t in texts)})
+        else:
+            parts.append(_text(block))
+    if parts:
+        out.append({"role": role, "content": parts[0]["text"] if len(parts) == 1 else parts})
+    return out
+
+
+def _assistant(blocks):
+    message = {"role": "assistant", "content": "", "reasoning_content": "", "tool_calls": []}
+    for block in blocks:
+        kind = block.get("type")
+        if kind == "tool_use":
+            arguments = block.object("input")
+            message["tool_calls"].append(
+                {"id": block.string("id", ""), "type": "function",
+                 "function": {"name": block.string("name", ""),
+                              "arguments": arguments.value if arguments else {}}})
+        elif kind == "thinking":
+            message["reasoning_content"] += block.string("thinking", "")
+        elif kind != "redacted_thinking":
+            message["content"] += _text(block)["text"]
+    return [{k: v for k, v in message.items() if v or k in ("role", "content")}]
+
+
+def _tool(tool):
+    if tool.get("type") not in (None, "custom"):
+        raise invalid(tool.name("type"), f"{tool.name('type')}: tools of the type "
+                                         f"{tool.get('type')!r} do not run here")
+    function = {"name": tool.string("name"), "description": tool.string("description"),
+                "parameters": tool.get("input_schema"), "strict": tool.get("strict")}
+    return {"type": "function",
+            "function": {k: v for k, v in function.items() if v is not None}}
+
+
+def _choice(choice):
+    kind = choice.one_of("type", ("auto", "any", "tool", "none"), "auto")
+    if kind == "tool":
+        return {"type": "function", "function": {"name": choice.string("name", "")}}
+    return {"any": "required"}.get(kind, kind)
+
+
+def _thinking(f):
+    thinking = f.object("thinking")
+    if not thinking:
+        return {}
+    kind = thinking.one_of("type", ("enabled", "disabled", "adaptive"), "enabled")
+    if kind == "disabled":
+        return {"thinking": False}
+    budget = thinking.integer("budget_tokens", 1, 2**31 - 1)
+    if budget is None:
+        return {"thinking": True}
+    return {"reasoning_effort": next((e for most, e in BUDGETS if budget <= most), "max")}
+
+
+class MessagesSse(Sse):
+    """Every event has its name, and nothing follows the last one."""
+
+    last = b""
+
+    def frame(self, value):
+        return b"event: " + value["type"].encode() + b"\n" + super().frame(value)
+
+    def alive(self, status):
+        return self.frame({"type": "ping"})
+
+    def error(self, error):
+        return self.frame(error.body("anthropic"))
+
+
+class MessagesAnswer(BlockAnswer):
+    prefix = "msg_"
+
+    def _message(self, content, usage, reason=None, stop=None):
+        return {"id": self.id, "type": "message", "role": "assistant", "model": self.model,
+                "content": content, "stop_reason": reason, "stop_sequence": stop, "usage": usage}
+
+    def _usage(self, cached, generated):
+        return {"input_tokens": self.n_prompt - cached, "cache_read_input_tokens": cached,
+                "cache_creation_input_tokens": 0, "output_tokens": generated}
+
+    def begin(self):
+        return [{"type": "message_start", "message": self._message([], self._usage(0, 0))}]
+
+    @staticmethod
+    def _content(block, empty=False):
+        text = "" if empty else block.text
+        if block.kind == CONTENT:
+            return {"type": "text", "text": text}
+        if block.kind == CALL:
+            return {"type": "tool_use", "id": block.call_id, "name": block.name,
+                    "input": json.loads(text) if text and block.whole else {}}
+        return {"type": "thinking", "thinking": text, "signature": ""}
+
+    def opened(self, block):
+        return [{"type": "content_block_start", "index": block.index,
+                 "content_block": self._content(block, empty=True)}]
+
+    def added(self, block, text):
+        kind, member = {CONTENT: ("text_delta", "text"), CALL: ("input_json_delta", "partial_json")
+                        }.get(block.kind, ("thinking_delta", "thinking"))
+        return [{"type": "content_block_delta", "index": block.index,
+                 "delta": {"type": kind, member: text}}]
+
+    def closed(self, block):
+        return [{"type": "content_block_stop", "index": block.index}]
+
+    def _reason(self):
+        ended = self.ended[0]
+        if ended.reason == "length":
+            return "max_tokens"
+        if ended.usage.matched is not None:
+            return "stop_sequence"
+        return "tool_use" if ended.usage.calls else "end_turn"
+
+    def finished(self, ended):
+        u = ended.usage
+        return [{"type": "message_delta",
+                 "delta": {"stop_reason": self._reason(), "stop_sequence": u.matched},
+                 "usage": self._usage(u.cached, u.generated)}, {"type": "message_stop"}]
+
+    def whole(self):
+        u = self.ended[0].usage
+        content = [self._content(b) for b in self.blocks if b.whole]
+        return self._message(content, self._usage(u.cached, u.generated), self._reason(), u.matched)

@@ -1,0 +1,113 @@
+"""One client's connection: aiohttp's protocol with time limits, a count, and JSON for its errors.
+
+aiohttp bounds lines and fields of a head, and knows how long an idle connection may stay once it
+had a request. Here: how long a head may take, how many connections there may be, and who wants to
+hear that the client has gone.
+"""
+
+import asyncio
+import json
+
+from aiohttp import web
+
+from serve.errors import ApiError
+
+HEAD_BYTES = 1 << 20  # of a head, or of requests that do not wait for the answer to the one before
+
+
+def json_response(value, status=200, headers=None):
+    return web.Response(body=json.dumps(value, ensure_ascii=False).encode(errors="replace"),
+                        status=status, headers=headers, content_type="application/json")
+
+
+class Connection(web.RequestHandler):
+    def __init__(self, manager, head_seconds, **kwargs):
+        super().__init__(manager, **kwargs)
+        self.head_seconds = head_seconds
+        self.refused = self.busy = self.answering = False
+        self.ahead = 0  # bytes that came before they were wanted
+        self.timer = self.on_gone = None
+
+    def connection_made(self, transport):
+        if not self._manager.admit():
+            self.refused = True
+            body = json.dumps(ApiError(503, "too many connections", code="overloaded").body())
+            transport.write((f"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\n"
+                             f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+                             f"Connection: close\r\n\r\n{body}").encode())
+            transport.close()
+            return
+        super().connection_made(transport)
+        self._await_head()
+
+    def connection_lost(self, exc):
+        if self.refused:
+            return
+        self._manager.release()
+        self._cancel_timer()
+        super().connection_lost(exc)
+        if self.on_gone:
+            self.on_gone()
+
+    def data_received(self, data):
+        if self.refused:
+            return
+        if not self.busy or self.answering:
+            self.ahead += len(data)
+            if self.ahead > HEAD_BYTES:
+                self.transport.abort()
+                return
+        if not self.busy and not self.timer:
+            self._await_head()
+        super().data_received(data)
+
+    def _await_head(self):
+        self.timer = asyncio.get_running_loop().call_later(self.head_seconds, self.force_close)
+
+    def _cancel_timer(self):
+        if self.timer:
+            self.timer.cancel()
+            self.timer = None
+
+    def begin(self):
+        """A request's head is complete."""
+        self.busy, self.answering, self.ahead = True, False, 0
+        self._cancel_timer()
+
+    def body_is_read(self):
+        """What comes from here on is the next request's."""
+        self.answering = True
+
+    def end(self):
+        self.busy, self.on_gone = False, None
+
+    def handle_error(self, request, status=500, exc=None, message=None):
+        """What aiohttp could not parse, or a mistake of ours."""
+        if status >= 500:
+            self.log_exception("a request failed", exc_info=exc)
+            message = "the server made a mistake; its log says more"
+        if request.writer.output_size > 0:
+            raise ConnectionError("the answer has begun")
+        response = json_response(ApiError(status, message or "not HTTP").body(), status)
+        response.force_close()
+        return response
+
+
+class Front(web.Server):
+    """Makes a Connection for each client, as long as there are not too many."""
+
+    def __init__(self, handler, *, connections, head_seconds, **kwargs):
+        super().__init__(handler)
+        self.most, self.n, self.head_seconds, self.kwargs = connections, 0, head_seconds, kwargs
+
+    def __call__(self):
+        return Connection(self, self.head_seconds, loop=asyncio.get_running_loop(), **self.kwargs)
+
+    def admit(self):
+        if self.n >= self.most:
+            return False
+        self.n += 1
+        return True
+
+    def release(self):
+        self.n -= 1

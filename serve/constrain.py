@@ -1,0 +1,52 @@
+"""What an answer may be, token by token: response formats, tools and grammars, for
+waste_sampling.grammar.
+
+Of a conversation the library knows it all, markup included: `of_prompt` asks it. A completion is
+nothing but its text.
+"""
+
+import re
+
+from serve import engine
+from serve.errors import ApiError, invalid
+
+
+def refusal(failure, body):
+    """What the library says of a request, as an error of the interface."""
+    if failure.status not in (engine.E_ARG, engine.E_UNSUPPORTED, engine.E_LIMIT, engine.E_FORMAT):
+        return ApiError(500, str(failure))
+    return invalid(_param(str(failure), body), str(failure))
+
+
+def _param(text, body):
+    """The library begins a sentence about a member with its path."""
+    path = re.match(r"[a-z_]+(?:\[\d+\]|\.[A-Za-z_]+)*(?=[: ])", text)
+    if not path:
+        return None
+    root = re.match(r"[a-z_]+", path[0])[0]
+    if root in body:
+        return path[0]
+    return next((member for member in body if member.startswith(root)), None)
+
+
+def of_prompt(prompt, f):
+    """Members of engine.Sampling for the answers to a rendered request. `grammar` is one of the
+    response alone."""
+    response = f.string("grammar")
+    try:
+        text = prompt.grammar(None if response is None else engine.utf8(response))
+    except engine.Failure as e:
+        raise refusal(e, f.value) from None
+    return {} if text is None else {"grammar": text, "grammar_kind": engine.GRAMMAR_TEXT}
+
+
+def of_text(f):
+    """The same for a completion: `grammar`, or `json_schema`."""
+    schema, grammar = f.object("json_schema"), f.string("grammar")
+    if schema and grammar is not None:
+        raise invalid("grammar", "grammar and json_schema together make no sense")
+    if grammar is not None:
+        return {"grammar": engine.utf8(grammar), "grammar_kind": engine.GRAMMAR_TEXT}
+    if schema:
+        return {"grammar": schema.bytes(), "grammar_kind": engine.GRAMMAR_JSON_SCHEMA}
+    return {}

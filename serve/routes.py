@@ -1,0 +1,505 @@
+"""Paths, who may use them, and what becomes of a request."""
+
+import asyncio
+import ipaddress
+import os
+import time
+import urllib.parse
+
+from aiohttp import web
+
+from serve import anthropic, constrain, engine, openai, responses
+from serve.connection import json_response
+from serve.errors import ApiError, busy, invalid
+from serve.fields import Fields, parse
+from serve.metrics import Metrics
+from serve.reading import ChatReader, TextReader
+from serve.replays import GRACE, Replays
+from serve.scheduler import READY, Full, Job
+from serve.stream import ClientGone, Exchange, Sse, at_once, streamed
+
+ALLOWED_HEADERS = ("Authorization, Content-Type, X-Api-Key, Idempotency-Key, Anthropic-Version, "
+                   "Anthropic-Beta, OpenAI-Organization, OpenAI-Project")
+BODIES = 8  # of the largest size, in memory while they are read
+OUT_OF_SCOPE = {"/v1/embeddings": "embeddings", "/v1/rerank": "reranking",
+                "/v1/images/generations": "making images", "/v1/audio/speech": "audio",
+                "/v1/audio/transcriptions": "audio", "/v1/moderations": "moderation",
+                "/v1/fine_tuning/jobs": "fine-tuning"}
+
+
+class Request:
+    """What a handler gets: aiohttp's request, its body once read, and whose it is."""
+
+    def __init__(self, http):
+        self.http, self.key = http, None
+        self.body, self.id = b"", "req_" + os.urandom(9).hex()
+        self.note = {}  # for the log
+
+    @property
+    def path(self):
+        return self.http.path
+
+
+class Routes:
+    """The application: one model behind HTTP."""
+
+    def __init__(self, *, scheduler, tokenizer, chat, chat_missing, model_id, keys, options, log,
+                 loading):
+        self.loading = loading
+        self.scheduler, self.tokenizer, self.chat = scheduler, tokenizer, chat
+        self.chat_missing, self.model_id, self.keys = chat_missing, model_id, keys
+        self.options, self.log = options, log
+        self.metrics = Metrics(scheduler)
+        scheduler.observe = self.metrics.answer
+        self.created = int(time.time())
+        self.replays, self.body_bytes = Replays(), 0
+        self.in_flight = {}  # requests being worked on, by key
+        self.table = {
+            "/health": {"GET": self.health},
+            "/v1/models": {"GET": self.models},
+            "/v1/models/{id}": {"GET": self.model},
+            "/v1/chat/completions": {"POST": self.chat_completions},
+            "/v1/completions": {"POST": self.completions},
+            "/v1/responses": {"POST": self.responses},
+            "/v1/messages": {"POST": self.messages},
+            "/v1/messages/count_tokens": {"POST": self.count_tokens},
+            "/metrics": {"GET": self.metrics_text},
+            "/tokenize": {"POST": self.tokenize},
+            "/detokenize": {"POST": self.detokenize},
+            "/apply-template": {"POST": self.apply_template},
+        }
+
+    # ---- every request ---------------------------------------------------------------------------
+
+    async def __call__(self, http):
+        begun, connection = time.monotonic(), http.protocol
+        connection.begin()
+        request = Request(http)
+        status = 499
+        try:
+            response = await self._answer(request)
+            status = response.status
+            return response
+        except ConnectionError as e:
+            request.note["error"] = str(e)
+            return web.Response(status=499)  # to nobody
+        finally:
+            connection.end()
+            self._log(request, status, time.monotonic() - begun)
+
+    async def _answer(self, request):
+        dialect = "anthropic" if "/messages" in request.path else "openai"
+        try:
+            headers = self._cors(request.http)
+            handler = self._route(request.http)
+            if request.http.method == "OPTIONS":
+                return web.Response(status=204, headers={**headers, **handler})
+            self._authenticate(request)
+            if request.http.method == "POST":
+                request.body = await self._read(request.http)
+            request.http.protocol.body_is_read()
+            response = await handler(request)
+        except ApiError as e:
+            request.note["error"] = e.message
+            response = json_response(e.body(dialect), e.status, e.headers)
+            if e.status in (401, 403, 408, 411, 413, 415, 503):
+                response.force_close()  # the body may not have been read
+        if not response.prepared:
+            response.headers.update(self._headers(request))
+        return response
+
+    def _headers(self, request):
+        return {"X-Request-Id": request.id, **self._cors(request.http, refuse=False)}
+
+    def _log(self, request, status, seconds):
+        http = request.http
+        self.metrics.request(self._known(http.path), status, seconds)
+        quiet = http.path in ("/health", "/metrics") and status == 200
+        self.log.log(10 if quiet else 20, "request", extra={
+            "id": request.id, "method": http.method, "path": http.path, "status": status,
+            "ms": round(seconds * 1e3, 1), "key": request.key, **request.note})
+
+    def _known(self, path):
+        """A path of the table, whichever way it was written, or "other"."""
+        path = path.rstrip("/") or "/"
+        path = path if path in self.table else "/v1" + path
+        if path.removeprefix("/v1").startswith("/v1/models/"):
+            path = path.removeprefix("/v1")
+        if path.startswith("/v1/models/"):
+            return "/v1/models/{id}"
+        return path if path in self.table else "other"
+
+    def _route(self, http):
+        path = http.path.rstrip("/")
+        methods = self.table.get(self._known(http.path))
+        if not methods:
+            if path in OUT_OF_SCOPE:
+                raise ApiError(501, f"{OUT_OF_SCOPE[path]}: not what this server does")
+            raise ApiError(404, f"there is nothing at {http.path}")
+        allow = ", ".join(sorted({*methods, "OPTIONS", *(["HEAD"] if "GET" in methods else [])}))
+        if http.method == "OPTIONS":
+            return {"Allow": allow, "Access-Control-Allow-Methods": allow}
+        method = "GET" if http.method == "HEAD" else http.method
+        if method not in methods:
+            raise ApiError(405, f"{http.path} does not know {http.method}", headers={"Allow": allow})
+        return methods[method]
+
+    # ---- who may ask -----------------------------------------------------------------------------
+
+    def _cors(self, http, refuse=True):
+        """Headers for a browser. A page of an origin that is not allowed is not answered at all:
+        without this, any page a user opens could put this machine to work."""
+        origin = http.headers.get("Origin")
+        if not origin:
+            return {}
+        if not self._allowed(origin, http.headers.get("Host", "")):
+            if refuse:
+                raise ApiError(403, f"pages of {origin} may not use this server "
+                                    "(--cors-origin allows them)")
+            return {}
+        return {"Access-Control-Allow-Origin": origin, "Vary": "Origin",
+                "Access-Control-Allow-Headers": ALLOWED_HEADERS,
+                "Access-Control-Expose-Headers": "Retry-After, X-Request-Id",
+                "Access-Control-Max-Age": "600"}
+
+    def _allowed(self, origin, host):
+        allowed = self.options.cors_origin or []
+        if "*" in allowed or origin in allowed:
+            return True
+        url = urllib.parse.urlsplit(origin)
+        if url.scheme not in ("http", "https") or not url.hostname:
+            return False
+        if url.hostname == "localhost" or _is_address(url.hostname, loopback=True):
+            return True
+        own = url.netloc.lower() == host.lower()  # our own page, under a name nobody can rebind
+        return own and (_is_address(url.hostname) or bool(self.keys))
+
+    def _authenticate(self, request):
+        if not self.keys or request.path.rstrip("/") == "/health":
+            return
+        request.key = self.keys.find(request.http.headers)
+        if request.key is None:
+            raise ApiError(401, "a key is needed: Authorization: Bearer KEY", code="invalid_api_key",
+                           headers={"WWW-Authenticate": "Bearer"})
+
+    async def _read(self, http):
+        """A body, within limits of size and time."""
+        if http.headers.get("Content-Encoding", "identity").lower() != "identity":
+            raise ApiError(415, "bodies have to come as they are, without Content-Encoding")
+        most = self.options.max_body
+        if (http.content_length or 0) > most:
+            raise ApiError(413, f"a body of {http.content_length} bytes, at most {most}")
+        if http.headers.get("Expect", "").lower() == "100-continue":
+            http.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        try:
+            return await asyncio.wait_for(self._read_all(http, most), self.options.body_timeout)
+        except asyncio.TimeoutError:
+            raise ApiError(408, f"the body did not come in {self.options.body_timeout:g} s") from None
+
+    async def _read_all(self, http, most):
+        parts, size = [], 0
+        try:
+            async for part in http.content.iter_any():
+                parts.append(part)
+                size += len(part)
+                self.body_bytes += len(part)
+                if size > most:
+                    raise ApiError(413, f"a body of more than {most} bytes")
+                if self.body_bytes > BODIES * most:
+                    raise busy("too many bodies at once", 1)
+        except web.RequestPayloadError as e:
+            raise ApiError(400, f"the body is cut or malformed: {e}") from None
+        finally:
+            self.body_bytes -= size
+        return b"".join(parts)
+
+    # ---- what is here ----------------------------------------------------------------------------
+
+    async def health(self, request):
+        s = self.scheduler
+        queued, feeding, speaking = s.counts()
+        value = {"status": "ok" if s.phase == READY else s.phase, "phase": s.phase,
+                 "model": self.model_id, "engine": engine.build_info(),
+                 "uptime_s": int(time.time()) - self.created,
+                 "queued": queued, "prefilling": feeding, "answering": speaking}
+        if s.failure:
+            value["error"] = str(s.failure)
+        if self.loading():
+            value["loading"] = dict(zip(("done", "total"), self.loading()))
+        if s.phase == READY:
+            return json_response(value)
+        return json_response(value, 503, {"Retry-After": "5"})
+
+    def _model(self):
+        o = self.options
+        value = {"id": self.model_id, "object": "model", "created": self.created,
+                 "owned_by": "waste", "defaults": {"temperature": o.temperature,
+                                                   "max_tokens": o.max_tokens}}
+        ctx = self.scheduler.ctx if self.scheduler.phase == READY else None
+        if ctx:
+            m = ctx.model
+            value.update(context_length=m.ctx_max, max_model_len=m.ctx_max,
+                         meta={"n_ctx_train": m.ctx_max, "n_ctx": m.ctx_max,
+                               "n_params": m.params_total, "n_embd": m.hidden,
+                               "n_vocab": ctx.engine.vocab})
+            value["waste"] = {n: getattr(m, n) for n in
+                              ("n_layers", "n_experts", "top_k", "hidden", "ctx_max",
+                               "params_total", "params_active")}
+            value["waste"].update(arch=m.arch.decode(), quant_summary=m.quant_summary.decode())
+        value["waste_chat"] = self.chat and {
+            "format": self.chat.info.name.decode(), "thinking": bool(self.chat.info.has_thinking),
+            "tools": bool(self.chat.info.has_tools), "images": False}
+        return value
+
+    async def metrics_text(self, request):
+        text, kind = self.metrics.text()
+        return web.Response(body=text, headers={"Content-Type": kind})
+
+    async def models(self, request):
+        return json_response({"object": "list", "data": [self._model()]})
+
+    async def model(self, request):
+        name = urllib.parse.unquote(request.path.split("/models/", 1)[1].rstrip("/"))
+        if name != self.model_id:
+            raise ApiError(404, f"there is no model {name!r} here, only {self.model_id!r}", "model",
+                           "model_not_found")
+        return json_response(self._model())
+
+    # ---- text ------------------------------------------------------------------------------------
+
+    async def tokenize(self, request):
+        f = Fields(parse(request.body))
+        text = f.string("content", f.string("prompt", f.string("text")))
+        if text is None:
+            raise invalid("content", "content has to be a string")
+        mode = engine.MARKUP if f.boolean("parse_special") else engine.CONTENT
+        ids = await asyncio.to_thread(self.tokenizer.encode, text, mode)
+        out = {"tokens": ids, "count": len(ids)}
+        if f.boolean("with_pieces"):
+            out["tokens"] = [{"id": t, "piece": openai.token_text(self.tokenizer, t)} for t in ids]
+        return json_response(out)
+
+    async def detokenize(self, request):
+        f = Fields(parse(request.body))
+        ids = self._ids(f, "tokens")
+        data = await asyncio.to_thread(self.tokenizer.decode, ids)
+        return json_response({"content": data.decode("utf-8", "replace")})
+
+    def _ids(self, f, member):
+        ids = f.array(member)
+        if ids is None or not all(type(t) is int and 0 <= t < 2**31 for t in ids):
+            raise invalid(f.name(member), f"{f.name(member)} has to be an array of token ids")
+        return ids
+
+    async def apply_template(self, request):
+        f = Fields(parse(request.body))
+        openai.check_messages(f)
+        prompt, _ = await self._render(request.body, f)
+        try:
+            return json_response({"prompt": prompt.text(), "tokens": list(prompt.ids),
+                                  "count": len(prompt.ids), "reasoning_effort": prompt.effort})
+        finally:
+            prompt.close()
+
+    # ---- answers ---------------------------------------------------------------------------------
+
+    def _chat(self):
+        if not self.chat:
+            raise ApiError(400, self.chat_missing, "messages", "unsupported_chat_format")
+        return self.chat
+
+    async def _render(self, raw, f):
+        """The prompt of a chat request, and what constrains its answers. The bytes go to the library
+        as they came: it knows JSON that Python does not."""
+        chat = self._chat()
+
+        def render():
+            prompt = chat.render(raw)
+            return prompt, constrain.of_prompt(prompt, f)
+
+        try:
+            return await asyncio.to_thread(render)
+        except engine.Failure as e:
+            raise constrain.refusal(e, f.value) from None
+
+    async def chat_completions(self, request):
+        f = Fields(parse(request.body))
+        options = openai.chat_options(f, self.options.temperature)
+
+        def answer(prompt):
+            return openai.ChatAnswer(self.model_id, self.tokenizer, options, prompt.effort)
+
+        return await self._converse(request, options, f, answer, Sse(), request.body)
+
+    async def messages(self, request):
+        f = Fields(parse(request.body))
+        options, body = anthropic.options(f), Fields(anthropic.conversation(f))
+        options.settings = openai.sampling(f, self.options.temperature)
+
+        def answer(prompt):
+            return anthropic.MessagesAnswer(self.model_id, options, len(prompt.ids), prompt.effort)
+
+        return await self._converse(request, options, body, answer, anthropic.MessagesSse())
+
+    async def count_tokens(self, request):
+        body = Fields(anthropic.conversation(Fields(parse(request.body))))
+        openai.check_messages(body)
+        prompt, _ = await self._render(body.bytes(), body)
+        return json_response({"input_tokens": len(prompt.ids)})
+
+    async def responses(self, request):
+        f = Fields(parse(request.body))
+        options = responses.options(f, self.options.temperature)
+        body = Fields(responses.conversation(f))
+
+        def answer(prompt):
+            return responses.ResponsesAnswer(self.model_id, f.value, options, len(prompt.ids),
+                                             prompt.effort)
+
+        return await self._converse(request, options, body, answer, responses.ResponsesSse())
+
+    async def _converse(self, request, options, f, answer, sse, raw=None):
+        """f: what the chat format is asked; raw: its bytes, if they came like that. answer(prompt):
+        how it is told."""
+        self._check_room()
+        messages = openai.check_messages(f)
+        prompt, constraint = await self._render(f.bytes() if raw is None else raw, f)
+        options.settings.update(constraint)
+        request.note["note"] = prompt.note or None
+        return await self._chat_answer(request, options, prompt, messages, answer(prompt), sse)
+
+    async def _chat_answer(self, request, options, prompt, messages, answer, sse):
+        try:
+            system = openai.leading_system(messages)
+            ends = [n for n, _ in prompt.ends]
+            long = max((n for n, m in prompt.ends if -1 < m <= system), default=0)
+            readers = [ChatReader(self.tokenizer, prompt, options.stops,
+                                  options.logprobs is not None) for _ in range(options.n)]
+            return await self._run(request, options, prompt.ids, readers, answer, ends=ends,
+                                   system_end=long, sse=sse)
+        finally:
+            prompt.close()
+
+    async def completions(self, request):
+        f = Fields(parse(request.body))
+        options = openai.completion_options(f, self.options.temperature)
+        if options.max_tokens is None:
+            options.max_tokens = 16  # what OpenAI's clients expect of this endpoint
+        options.settings.update(constrain.of_text(f))
+        self._check_room()
+        ids, text = await self._text_prompt(f)
+        readers = [TextReader(self.tokenizer, options.stops, options.logprobs is not None)
+                   for _ in range(options.n)]
+        echo = ""
+        if f.boolean("echo"):
+            echo = engine_text(self.tokenizer, ids) if text is None else text
+        return await self._run(request, options, ids, readers,
+                               openai.CompletionAnswer(self.model_id, self.tokenizer, options, echo))
+
+    async def _text_prompt(self, f):
+        prompt = f.get("prompt")
+        if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], (str, list)):
+            prompt = prompt[0]
+        if isinstance(prompt, str) and prompt:
+            return await asyncio.to_thread(self.tokenizer.encode_array, prompt), prompt
+        if isinstance(prompt, list) and prompt and all(type(t) is int for t in prompt):
+            vocab = self.scheduler.ctx.engine.vocab
+            if not all(0 <= t < vocab for t in prompt):
+                raise invalid("prompt", f"prompt: token ids are 0 to {vocab - 1}")
+            return engine.ids_array(prompt), None
+        raise invalid("prompt", "prompt has to be one text that is not empty, or one array of ids")
+
+    def _check_room(self):
+        """Before anything is computed: is this server ready at all?"""
+        if self.scheduler.phase != READY:
+            raise busy(f"the server is {self.scheduler.phase}", 5)
+
+    def _enter(self, request):
+        most = self.options.per_key
+        n = self.in_flight.get(request.key, 0)
+        if most and n >= most:
+            raise ApiError(429, f"{n} requests of this key are being worked on, at most {most}",
+                           code="rate_limit_exceeded", headers={"Retry-After": "5"})
+        self.in_flight[request.key] = n + 1
+
+    async def _run(self, request, options, ids, readers, answer, *, ends=(), system_end=0, sse=None):
+        """Jobs, from submission to the last byte."""
+        ctx_max = self.scheduler.ctx.model.ctx_max
+        if len(ids) >= ctx_max:
+            raise invalid("messages" if ends else "prompt",
+                          f"the prompt has {len(ids)} tokens, and the context {ctx_max}",
+                          "context_length_exceeded")
+        name = self.replays.name(request)
+        earlier = name and self.replays.get(name, request)
+        if earlier:
+            return await self._deliver(request, options, earlier, sse)
+        exchange = Exchange(answer, cancel=self.scheduler.cancel, grace=name and GRACE)
+        self._enter(request)
+        try:
+            jobs = self._jobs(request, options, ids, readers, exchange, ends, system_end)
+            try:
+                self.scheduler.submit(*jobs)
+            except Full as e:
+                raise busy(str(e), e.retry_after) from None
+            exchange.start(jobs, min(
+                (s for s in (options.timeout, self.options.timeout) if s), default=None))
+            if name:
+                self.replays.put(name, request, exchange)
+            return await self._deliver(request, options, exchange, sse)
+        finally:
+            self.in_flight[request.key] -= 1
+
+    def _jobs(self, request, options, ids, readers, exchange, ends, system_end):
+        o = self.options
+        settings = dict(options.settings, n_logprobs=options.logprobs or 0)
+        if "logit_bias" in settings:
+            settings["logit_bias"] = [engine.Bias(t, v) for t, v in settings["logit_bias"]]
+        tag = self.keys.tag(request.key) if o.isolate_keys and request.key is not None else None
+        jobs = []
+        for i, reader in enumerate(readers):
+            jobs.append(Job(ids, reader, exchange.sink(i), settings=dict(settings, stream=i),
+                            max_tokens=options.max_tokens, ends=ends, system_end=system_end,
+                            tag=tag, after=jobs[0] if jobs else None,
+                            forks=len(readers) > 1 and not jobs))
+        return jobs
+
+    async def _deliver(self, request, options, exchange, sse):
+        """To this client, whoever else may be listening."""
+        listener = exchange.attach()
+        request.http.protocol.on_gone = listener.gone
+        if request.http.transport is None:
+            listener.gone()
+        try:
+            if not options.stream:
+                return await at_once(exchange, listener)
+            return await streamed(exchange, listener, request.http, sse=sse or Sse(),
+                                  headers=self._headers(request),
+                                  keep_alive=self.options.keep_alive,
+                                  write_seconds=self.options.write_timeout)
+        finally:
+            exchange.detach(listener)
+            request.note.update(_sums(exchange.answer.ended))
+
+
+def engine_text(tokenizer, ids):
+    return tokenizer.decode(ids).decode("utf-8", "replace")
+
+
+def _sums(ended):
+    """What a request took, for the log."""
+    ended = [e for e in ended if e]
+    if not ended:
+        return {}
+    u = [e.usage for e in ended]
+    return {"prompt_tokens": u[0].prompt, "cached_tokens": u[0].cached,
+            "completion_tokens": sum(x.generated for x in u), "reason": ended[0].reason,
+            "queued_ms": round(u[0].queued_ms, 1), "prefill_ms": round(u[0].prefill_ms, 1),
+            "decode_ms": round(u[0].decode_ms, 1)}
+
+
+def _is_address(host, loopback=False):
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return address.is_loopback or not loopback

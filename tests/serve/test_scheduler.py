@@ -1,0 +1,262 @@
+"""Who computes when, on a scripted engine: passes are made one by one."""
+
+import threading
+
+import pytest
+
+from serving import FakeReader, Heard, ids, scheduler_with
+from serve import engine
+from serve.scheduler import (OVERTAKEN, READY, Ended, Failed, Fed, Full, Job, More, Queued)
+
+
+def job(n, max_tokens=3, **more):
+    heard = Heard()
+    return Job(ids(n), FakeReader(), heard, max_tokens=max_tokens, **more), heard
+
+
+def step(ctx, n=1):
+    """Let n passes happen, and wait until they have."""
+    with ctx.made:
+        want = len(ctx.passes) + n
+        for _ in range(n):
+            ctx.gate.release()
+        assert ctx.made.wait_for(lambda: len(ctx.passes) >= want, 60)
+
+
+def begin(s, ctx, j, heard):
+    """Submit a job, let the pass that is waiting at the gate happen, and the job get its slot."""
+    busy = any(slot.job for slot in s.slots)
+    s.submit(j)
+    if busy:
+        step(ctx)
+    heard.wait(Fed)
+    return j, heard
+
+
+def start(s, ctx, n, **more):
+    return begin(s, ctx, *job(n, **more))
+
+
+def test_a_prompt_goes_in_by_passes_and_then_a_token_each(monkeypatch):
+    with scheduler_with(monkeypatch) as (s, ctx):
+        j, heard = start(s, ctx, 250)
+        step(ctx, 5)
+        ended = heard.wait(Ended)
+        assert [p[0][1] for p in ctx.passes] == [100, 100, 50, 1, 1]
+        assert [f.done for f in heard.of(Fed)] == [0, 100, 200, 250]
+        assert ended.reason == "length" and ended.usage.generated == 3
+        assert len(heard.of(More)) == 3 and j.reader.closed == 1
+
+
+def test_several_conversations_share_a_pass(monkeypatch):
+    with scheduler_with(monkeypatch) as (s, ctx):
+        start(s, ctx, 250)
+        start(s, ctx, 30)
+        step(ctx)
+        assert ctx.passes[0] == [(0, 100)]
+        assert ctx.passes[1] == [(1, 30), (0, 70)], "the shorter prompt first, and all rows used"
+
+
+def test_prompts_take_small_bites_while_others_speak(monkeypatch):
+    with scheduler_with(monkeypatch, chunk=10) as (s, ctx):
+        start(s, ctx, 5, max_tokens=50)
+        step(ctx)
+        start(s, ctx, 35)
+        step(ctx, 5)
+        assert [(0, 1), (1, 10)] in ctx.passes and [(0, 1), (1, 5)] in ctx.passes
+        assert not any(n > 10 for p in ctx.passes[1:] for _, n in p)
+
+
+def test_r6_the_queue_is_bounded_and_says_when_to_come_again(monkeypatch):
+    with scheduler_with(monkeypatch, queue=2) as (s, ctx):
+        for _ in range(2):
+            start(s, ctx, 5, max_tokens=50)
+        waiting = [job(5) for _ in range(2)]
+        for j, _ in waiting:
+            s.submit(j)
+        with pytest.raises(Full) as full:
+            s.submit(job(5)[0])
+        assert 1 <= full.value.retry_after <= 600
+        assert [heard.wait(Queued).position for _, heard in waiting] == [0, 1]
+
+
+def test_r6_positions_move_up(monkeypatch):
+    with scheduler_with(monkeypatch, sessions=1) as (s, ctx):
+        first, _ = start(s, ctx, 5, max_tokens=50)
+        s.submit(job(5)[0])
+        third, heard = job(5)
+        s.submit(third)
+        assert heard.wait(Queued).position == 1
+        s.cancel(first)
+        step(ctx)
+        assert heard.wait(Queued, 2).position == 0
+
+
+def test_r6_a_much_shorter_request_takes_the_place_of_a_long_prompt(monkeypatch):
+    with scheduler_with(monkeypatch, sessions=1) as (s, ctx):
+        long, long_heard = start(s, ctx, 900)
+        short, short_heard = job(20, max_tokens=2)
+        s.submit(short)
+        step(ctx, 3)
+        assert short_heard.wait(Ended).usage.generated == 2
+        assert ctx.passes[:3] == [[(0, 100)], [(0, 20)], [(0, 1)]]
+        step(ctx)
+        assert long_heard.wait(Fed, 4).done == 200, "it goes on where it was"
+        assert long.cached == 0 and s.totals["overtakes"] == 1
+
+
+def test_r6_a_request_that_is_not_much_shorter_waits(monkeypatch):
+    with scheduler_with(monkeypatch, sessions=1) as (s, ctx):
+        start(s, ctx, 400)
+        other, _ = job(200)
+        s.submit(other)
+        step(ctx, 4)
+        assert all(p == [(0, 100)] for p in ctx.passes)
+
+
+def test_r6_nobody_is_overtaken_for_ever(monkeypatch):
+    with scheduler_with(monkeypatch, sessions=1, queue=100) as (s, ctx):
+        long, heard = start(s, ctx, 900)
+        for _ in range(3 * OVERTAKEN):
+            s.submit(job(5, max_tokens=1)[0])
+        step(ctx, OVERTAKEN + 5)
+        assert s.totals["overtakes"] == OVERTAKEN and heard.of(Fed)[-1].done > 300
+
+
+def test_r5_a_request_that_waits_is_cancelled_at_once(monkeypatch):
+    with scheduler_with(monkeypatch, sessions=1) as (s, ctx):
+        start(s, ctx, 5, max_tokens=50)
+        waiting, heard = job(5)
+        s.submit(waiting)
+        s.cancel(waiting)
+        step(ctx)
+        assert heard.wait(Failed).kind == "cancelled" and not heard.of(Fed)
+
+
+@pytest.mark.parametrize("passes", [0, 1, 12])
+def test_r5_t29_cancelling_reaches_the_engine_in_any_phase(monkeypatch, passes):
+    with scheduler_with(monkeypatch, sessions=1) as (s, ctx):
+        j, heard = start(s, ctx, 900, max_tokens=50)
+        if passes:
+            step(ctx, passes)
+        s.cancel(j)
+        assert ctx.all[0].cancelled
+        step(ctx)
+        assert heard.wait(Failed).kind == "cancelled"
+        after, heard = start(s, ctx, 5, max_tokens=1)
+        step(ctx)
+        assert heard.wait(Ended).usage.generated == 1, "the slot is free"
+
+
+def test_a_cancellation_that_came_too_late_hits_nobody_else(monkeypatch):
+    """The session's flag stays set; the next job there is told CANCELLED once, and goes on."""
+    with scheduler_with(monkeypatch, sessions=1) as (s, ctx):
+        _, heard = start(s, ctx, 5, max_tokens=1)
+        step(ctx)
+        heard.wait(Ended)
+        ctx.all[0].cancelled = True
+        _, heard = start(s, ctx, 5, max_tokens=1)
+        step(ctx, 2)
+        assert heard.wait(Ended).usage.generated == 1 and not heard.of(Failed)
+
+
+def test_r6_why_a_request_ended_is_told_where_it_waits_and_where_it_runs(monkeypatch):
+    with scheduler_with(monkeypatch, sessions=1) as (s, ctx):
+        first, running = start(s, ctx, 900)
+        second, heard = job(400)
+        s.submit(second)
+        for j in (first, second):
+            s.cancel(j, Failed("deadline", "late"))
+        step(ctx)
+        assert running.wait(Failed).kind == heard.wait(Failed).kind == "deadline"
+
+
+def test_a_request_that_goes_while_its_state_is_read_gets_no_pass(monkeypatch):
+    """Reading a state of half a gigabyte takes seconds, and a pass may take minutes."""
+    with scheduler_with(monkeypatch, sessions=1) as (s, ctx):
+        gone, heard = job(400)
+        monkeypatch.setattr(s.prefixes, "resume", lambda slot, j: s.cancel(j) or 0)
+        s.submit(gone)
+        assert heard.wait(Failed).kind == "cancelled"
+        monkeypatch.setattr(s.prefixes, "resume", lambda slot, j: 0)
+        start(s, ctx, 7)
+        step(ctx)
+        assert ctx.passes == [[(0, 7)]]
+
+
+def test_r6_who_does_not_say_how_much_overtakes_nobody(monkeypatch):
+    with scheduler_with(monkeypatch, sessions=1, max_tokens=4096) as (s, ctx):
+        start(s, ctx, 900)
+        other, _ = job(5, max_tokens=None)
+        s.submit(other)
+        step(ctx, 3)
+        assert all(p == [(0, 100)] for p in ctx.passes)
+
+
+def test_a_failed_pass_fails_only_whose_fault_it_is(monkeypatch):
+    with scheduler_with(monkeypatch) as (s, ctx):
+        _, good = start(s, ctx, 5, max_tokens=50)
+        step(ctx)
+        _, heard = start(s, ctx, 5, max_tokens=50)
+
+        def guilty(rows):
+            return engine.E_LIMIT if any(r[0].number == 1 for r in rows) else engine.OK
+
+        ctx.fail += [guilty] * 4
+        step(ctx, 4)
+        assert heard.wait(Failed).kind == "engine"
+        before = len(good.of(More))
+        step(ctx, 2)
+        assert len(good.of(More)) > before and not good.of(Failed)
+
+
+def test_alternatives_wait_for_the_first_to_read_the_prompt(monkeypatch):
+    with scheduler_with(monkeypatch, sessions=2) as (s, ctx):
+        first, heard = job(150, max_tokens=2, forks=True)
+        second, second_heard = job(150, max_tokens=2, after=first)
+        s.submit(first, second)
+        heard.wait(Fed)
+        step(ctx, 4)
+        assert ctx.passes[:3] == [[(0, 100)], [(0, 49)], [(0, 1)]]
+        assert s.prefixes.kept[0] == (first, 149)
+        assert second_heard.wait(Fed).done == 0
+        assert len(ctx.passes[3]) == 2
+
+
+def test_draining_refuses_what_waits_and_ends_what_has_begun(monkeypatch):
+    with scheduler_with(monkeypatch, sessions=1) as (s, ctx):
+        _, running = start(s, ctx, 5, max_tokens=2)
+        waiting, heard = job(400)
+        s.submit(waiting)
+        s.drain()
+        with pytest.raises(Full):
+            s.submit(job(5)[0])
+        step(ctx, 2)
+        assert running.wait(Ended).usage.generated == 2
+        assert heard.wait(Failed).kind == "closing"
+
+
+def test_closing_ends_everything(monkeypatch):
+    with scheduler_with(monkeypatch, sessions=1) as (s, ctx):
+        _, running = start(s, ctx, 5, max_tokens=10)
+        closing = threading.Thread(target=s.close)
+        closing.start()
+        ctx.gate.release()
+        closing.join(60)
+        assert running.wait(Failed).kind == "closing" and s.phase != READY
+
+
+def test_a_model_that_does_not_open_is_a_failure_with_a_sentence(monkeypatch):
+    import logging
+    from serve import scheduler
+
+    def refuse():
+        raise engine.Failure(engine.E_FORMAT, "trunk.bin: short")
+
+    s = scheduler.Scheduler(refuse, sessions=1, queue=1, chunk=1, max_tokens=1, states=(),
+                            log=logging.getLogger("test"))
+    s.start()
+    s.thread.join(60)
+    assert s.phase == scheduler.FAILED and "trunk.bin" in str(s.failure)
+    with pytest.raises(Full):
+        s.submit(job(5)[0])
