@@ -82,7 +82,8 @@ def test_the_snippet_builds_and_runs_as_it_is(tmp_path, compiler, suffix, std, l
     source.write_text(SNIPPET)
     program = tmp_path / "snippet"
     libs = {"shared": [f"-L{SHARED.parent}", "-lwaste", f"-Wl,-rpath,{SHARED.parent}"],
-            "static": [STATIC, "-luring", "-laio", "-ljansson", "-ldeflate", "-lpcre2-8", "-lpthread",
+            "static": [STATIC, "-luring", "-laio", "-ljansson", "-ldeflate", "-lpcre2-8", "-ljpeg", "-lpng",
+                       "-lwebp", "-lwebpdemux", "-lpthread",
                        "-lm"]}[linkage]
     subprocess.run([compiler, f"-std={std}", "-Wall", "-Wextra", "-Werror", "-pedantic",
                     f"-I{ROOT / 'include'}", source, "-o", program, *libs], check=True)
