@@ -9,6 +9,7 @@
 #include "cli/answer.h"
 #include "cli/estimate.h"
 #include "cli/load.h"
+#include "cli/pictures.h"
 #include "cli/prompt.h"
 #include "cli/tally.h"
 #include "cli/units.h"
@@ -397,7 +398,11 @@ static int open_and_generate(struct run *r, const char *path)
         model_banner(r->c, r->ctx);
         if (waste_model_get_info(r->ctx, &info) == WASTE_OK)
             r->ctx_max = info.ctx_max;
-        rc = generate(r);
+        rc = pictures_place(r->c, r->ctx, &r->prompt);
+        if (!rc)
+            rc = prompt_fits(r->c, r->prompt.n);
+        if (!rc)
+            rc = generate(r);
         model_learn(r->c, r->ctx, path);
     }
     model_close(r->ctx);
@@ -414,6 +419,8 @@ int cmd_run(struct cli *c)
     r.n_max = c->opts.n_tokens ? (uint32_t)c->opts.n_tokens : TOKENS_DEFAULT;
     if (!rc)
         rc = model_check(c, path);
+    if (!rc)
+        rc = pictures_check(c, path);
     if (!rc)
         rc = prompt_read(c, path, 2, TEXT_PROMPT, &r.prompt);
     if (!rc)

@@ -30,12 +30,14 @@ enum { /* commands, as bits: who understands an option */
        CMD_CONVERT = 1 << 10,
        CMD_DOCTOR = 1 << 11,
        CMD_PLACE = 1 << 12,
-       CMD_ALL = (1 << 13) - 1,
+       CMD_IMAGE = 1 << 13,
+       CMD_ALL = (1 << 14) - 1,
 };
 
 enum {
     OPTS_LIST_MAX = 256, /* values of one repeatable option */
     OPTS_ROWS_MAX = 80,  /* rows of the table */
+    OPTS_IMAGES_MAX = 32,
 };
 
 struct opts { /* strings are borrowed from argv and the environment */
@@ -53,6 +55,10 @@ struct opts { /* strings are borrowed from argv and the environment */
     const char *file, *ids; /* NULL = not given */
     bool markup, bos;
     bool markup_set; /* --markup or --content was given */
+
+    const char *image[OPTS_IMAGES_MAX];
+    unsigned n_images;
+    int64_t image_patches; /* 0 = the container's */
 
     /* choosing tokens */
     int64_t n_tokens;             /* -n; 0 = the default */
@@ -101,6 +107,7 @@ enum opt_kind {
     OPT_CPU,    /* the same, and this machine must have it */
     OPT_STOP,   /* repeatable */
     OPT_BIAS,   /* ID=V, repeatable */
+    OPT_IMAGE,  /* FILE, repeatable */
 };
 
 enum opt_group { GROUP_COMMAND, GROUP_TEXT, GROUP_CHOOSE, GROUP_MEMORY, GROUP_OUTPUT, OPT_GROUPS };

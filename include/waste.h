@@ -687,8 +687,8 @@ WASTE_API waste_status waste_reply_message(waste_reply *r, const char **json, si
 /* ---- images ------------------------------------------------------------------------------ */
 
 /* Pictures in prompts, for containers with a vision tower opened with cfg.vision: JPEG, PNG and
- * WebP. Each is encoded when it is added and waits, in order, for the places that are fed: ids equal
- * to <|media_pad|>, one per row. In waste_session_ids such a place is negative, and names the
+ * WebP. Each is encoded when it is added and waits, in order, for the places that are fed: ids
+ * equal to <|media_pad|>, one per row. In waste_session_ids such a place is negative, and names the
  * picture and the row: prefixes are only shared where the pictures are the same. See
  * docs/IMAGES.md. */
 typedef struct {
@@ -697,8 +697,11 @@ typedef struct {
     uint32_t fit_width, fit_height;       /* after shrinking */
     uint32_t padded_width, padded_height; /* multiples of 28 */
     uint32_t patches_x, patches_y;
-    uint32_t n_rows;       /* positions in the prompt */
+    uint32_t n_rows;                    /* positions in the prompt */
+    uint32_t max_patches, side_patches; /* the rule's limits */
+    uint32_t reserved0, reserved1;
     uint64_t decode_bytes; /* memory while it is read */
+    uint64_t tower_macs;   /* multiply-adds of the container's tower; 0 without one */
     char format[8];        /* "JPEG", "PNG", "WebP" */
 } waste_image_info;
 

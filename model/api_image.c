@@ -104,15 +104,19 @@ waste_status waste_image_look(const char *container, uint32_t max_patches, const
     unsigned fp = fp_begin();
     int rc;
 
-    if (!bytes || !out || out->size < sizeof(uint32_t) || out->size > 65536)
-        rc = err_set(&e, ERR_ARG, "waste_image_look: bytes, and out with its size set, are needed");
+    if (!bytes || !out || (max_patches && max_patches < 4) || max_patches > IMAGE_PATCHES_RELEASE ||
+        out->size < sizeof(uint32_t) || out->size > 65536)
+        rc = err_set(
+            &e, ERR_ARG,
+            "waste_image_look: bytes, out with its size set, and 4...65536 patches or 0 are "
+            "needed");
     else
         rc = rule_of(&s, container, &e) || image_head(&head, bytes, len, &e);
     fp_end(fp);
     if (rc)
         return thread_fail(&e);
-    image_fit(&fit, head.upright_w, head.upright_h, max_patches ? max_patches : s.max_patches,
-              s.side_patches);
+    s.max_patches = max_patches ? max_patches : s.max_patches;
+    image_fit(&fit, head.upright_w, head.upright_h, s.max_patches, s.side_patches);
     r.width = head.upright_w;
     r.height = head.upright_h;
     r.fit_width = fit.width;
@@ -122,6 +126,9 @@ waste_status waste_image_look(const char *container, uint32_t max_patches, const
     r.patches_x = fit.patches_x;
     r.patches_y = fit.patches_y;
     r.n_rows = fit.tokens;
+    r.max_patches = s.max_patches;
+    r.side_patches = s.side_patches;
+    r.tower_macs = container ? vision_macs(&s, fit.patches_x * fit.patches_y) : 0;
     r.decode_bytes = image_peak_bytes(&head, &fit);
     snprintf(r.format, sizeof(r.format), "%s", head.format);
     r.size = out->size;

@@ -283,3 +283,11 @@ uint32_t vision_patches_max(const struct vision_shape *s)
         }
     return most;
 }
+
+uint64_t vision_macs(const struct vision_shape *s, uint32_t patches)
+{
+    uint64_t n = patches, h = s->hidden, wide = (uint64_t)s->heads * s->dim;
+    uint64_t block = n * (4 * h * wide + 2 * h * s->inter) + 2 * n * n * wide;
+
+    return n * IMAGE_COLUMNS * h + s->blocks * block + n / 4 * 4 * h * (4 * h + s->text);
+}

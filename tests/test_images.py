@@ -61,7 +61,8 @@ class Item(ctypes.Structure):
 class Info(ctypes.Structure):
     _fields_ = [("size", c_uint32)] + [(n, c_uint32) for n in (
         "width", "height", "fit_width", "fit_height", "padded_width", "padded_height", "patches_x",
-        "patches_y", "n_rows")] + [("decode_bytes", c_uint64), ("format", ctypes.c_char * 8)]
+        "patches_y", "n_rows", "max_patches", "side_patches", "reserved0", "reserved1")] + [
+            ("decode_bytes", c_uint64), ("tower_macs", c_uint64), ("format", ctypes.c_char * 8)]
 
 
 class StoreCfg(ctypes.Structure):
