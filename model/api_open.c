@@ -169,6 +169,12 @@ static int images_open(waste_ctx *ctx, struct err *e)
 {
     if (!ctx->cfg.vision)
         return 0;
+    if (ctx->media_id >= 0 && ctx->media_id != ctx->facts.vision.media_id)
+        return err_set(
+            e, ERR_FORMAT,
+            "vision.json: media_placeholder_token_id is %d, the tokenizer's <|media_pad|> "
+            "%d",
+            ctx->facts.vision.media_id, ctx->media_id);
     ctx->media_id = ctx->facts.vision.media_id;
     ctx->image_row = calloc(ctx->plan.rows, sizeof(*ctx->image_row));
     if (!ctx->image_row)

@@ -303,6 +303,9 @@ def test_a_container_without_a_tower_says_so(lib, box, tmp_path):
     text = (broken / "vision.json").read_text("ascii")
     (broken / "vision.json").write_text(text.replace('"patch_size": 14', '"patch_size": 16'))
     assert Opened(lib, broken).status == E_UNSUPPORTED
+    (broken / "vision.json").write_text(text.replace(str(PAD), str(PAD - 1)))
+    m = Opened(lib, broken)
+    assert m.status == E_FORMAT and "<|media_pad|>" in m.why(None)
     (broken / "vision.json").write_text(text.replace('"qkv_hidden_size": 48', '"qkv_hidden_size": 96'))
     m = Opened(lib, broken)
     assert m.status == E_FORMAT and "wqkv" in m.why(None)
