@@ -82,24 +82,29 @@ static void ask_for_rgb8(struct reader *r)
     png_set_gray_to_rgb(r->png);
 }
 
-/* eXIf may come behind the pixels. It is looked for by hand, so that they need not be decoded. */
-static unsigned orientation(const uint8_t *data, size_t n)
+/* Walk over the chunks to the end: a file that is cut is refused before anything is decoded, and
+ * eXIf may come behind the pixels. */
+static int walk(unsigned *orientation, const uint8_t *data, size_t n, struct err *e)
 {
     struct bytes b = bytes_of(data + sizeof(signature), n - sizeof(signature));
+    bool end = false;
 
-    for (;;) {
+    *orientation = 1;
+    while (!end) {
         const uint8_t *head = bytes_take(&b, 8), *body;
         uint32_t len;
 
-        if (!head)
-            return 1;
-        len = (uint32_t)head[0] << 24 | (uint32_t)head[1] << 16 | (uint32_t)head[2] << 8 | head[3];
+        len = head ? (uint32_t)head[0] << 24 | (uint32_t)head[1] << 16 | (uint32_t)head[2] << 8 |
+                         head[3]
+                   : 0;
         body = bytes_take(&b, len);
-        if (!body || !bytes_take(&b, 4))
-            return 1;
+        if (!head || !body || !bytes_take(&b, 4))
+            return err_set(e, ERR_CORRUPT, "PNG: the file ends early");
         if (!memcmp(head + 4, "eXIf", 4))
-            return image_orientation(body, len);
+            *orientation = image_orientation(body, len);
+        end = !memcmp(head + 4, "IEND", 4);
     }
+    return 0;
 }
 
 static int png_head(struct image_head *out, const uint8_t *data, size_t n, struct err *e)
@@ -121,8 +126,7 @@ static int png_head(struct image_head *out, const uint8_t *data, size_t n, struc
                                .scratch = 8 * (uint64_t)png_get_image_width(r.png, r.info) * 4 +
                                           (1 << 20)};
     reader_close(&r);
-    out->orientation = orientation(data, n);
-    return 0;
+    return walk(&out->orientation, data, n, e);
 }
 
 /* An interlaced picture comes in seven passes, each of which fills in what is between. */
