@@ -5,13 +5,14 @@
 
 #include "model/image_codec.h"
 
+static const struct image_codec *const codecs[] = {
 #ifdef HAVE_VISION
-static const struct image_codec *const codecs[] = {&image_jpeg, &image_png, &image_webp};
-enum { N_CODECS = 3 };
-#else
-static const struct image_codec *const codecs[1];
-enum { N_CODECS = 0 };
+    &image_jpeg,
+    &image_png,
+    &image_webp,
 #endif
+    NULL,
+};
 
 static uint32_t shrunk(uint32_t side, double s, uint32_t most)
 {
@@ -64,7 +65,7 @@ static int refuse_format(const uint8_t *data, size_t n, struct err *e)
 {
     const char *name = looks_like(data, n);
 
-    if (!N_CODECS)
+    if (!codecs[0])
         return err_set(e, ERR_UNSUPPORTED, "this build reads no pictures (-Dvision=disabled)");
     if (name)
         return err_set(e, ERR_UNSUPPORTED, "%s, but only JPEG, PNG and WebP are read", name);
@@ -73,9 +74,9 @@ static int refuse_format(const uint8_t *data, size_t n, struct err *e)
 
 static const struct image_codec *codec_of(const uint8_t *data, size_t n)
 {
-    for (unsigned i = 0; i < N_CODECS; i++)
-        if (codecs[i]->is(data, n))
-            return codecs[i];
+    for (const struct image_codec *const *codec = codecs; *codec; codec++)
+        if ((*codec)->is(data, n))
+            return *codec;
     return NULL;
 }
 
