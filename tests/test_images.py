@@ -258,7 +258,7 @@ def test_bad_pictures_are_named_and_leave_nothing(lib, box):
     with Opened(lib, box) as m:
         for data, status, words in ((b"GIF89a", E_UNSUPPORTED, "a GIF"),
                                     (b"hello", E_FORMAT, "5 bytes"),
-                                    (picture(90, 80)[:-40], E_CORRUPT, "90 x 80"),
+                                    (picture(90, 80)[:-40], E_CORRUPT, "ends early"),
                                     (picture(90, 80, form="JPEG")[:-40], E_CORRUPT, "90 x 80")):
             assert m.add(data)[0] == status
             assert words in m.why()
