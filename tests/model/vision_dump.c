@@ -2,13 +2,15 @@
  *
  *     vision_dump CONTAINER THREADS CPU_LEVEL FILE >ROWS
  *
- * f32 rows, one per token. */
+ * f32 rows, one per token. CPU_LEVEL "faults": instead, each allocation of the way there fails
+ * once; every time the error must say so and nothing may be left. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/cpu.h"
 #include "model/vision.h"
+#include "tests/support/alloc_fault.h"
 
 static void *read_file(const char *path, size_t *n)
 {
@@ -50,6 +52,10 @@ static int encode(const char *dir, unsigned threads, unsigned cpu, const void *d
         goto out;
     }
     rows = malloc((size_t)m.fit.tokens * shape.text * sizeof(*rows));
+    if (!rows) {
+        err_set(e, ERR_NOMEM, "rows");
+        goto out;
+    }
     team_begin(team);
     if (!vision_encode(v, &m, rows, team, NULL, e))
         fwrite(rows, sizeof(*rows) * shape.text, m.fit.tokens, stdout);
@@ -67,6 +73,26 @@ out:
     return e->code;
 }
 
+static int faults(const char *dir, const void *data, size_t n)
+{
+    bool failed = true;
+    unsigned nth;
+
+    for (nth = 1; failed; nth++) {
+        struct err e = {0};
+
+        alloc_fault_arm(nth);
+        encode(dir, 1, 0, data, n, &e);
+        failed = alloc_fault_disarm();
+        if (failed != (e.code == ERR_NOMEM)) {
+            fprintf(stderr, "allocation %u: %s: %s\n", nth, err_name(e.code), e.text);
+            return 1;
+        }
+    }
+    fprintf(stderr, "%u allocations failed in turn\n", nth - 2);
+    return nth < 8; /* fewer: nothing was counted */
+}
+
 int main(int argc, char **argv)
 {
     struct err e = {0};
@@ -74,9 +100,17 @@ int main(int argc, char **argv)
     void *data;
     size_t n;
 
-    if (argc != 5 || cpu_level(&level, argv[3], &e))
+    if (argc != 5)
         return 2;
     data = read_file(argv[4], &n);
+    if (!strcmp(argv[3], "faults")) {
+        int rc = faults(argv[1], data, n);
+
+        free(data);
+        return rc;
+    }
+    if (cpu_level(&level, argv[3], &e))
+        return 2;
     encode(argv[1], (unsigned)atoi(argv[2]), cpu_detect() & level, data, n, &e);
     free(data);
     if (e.code) {

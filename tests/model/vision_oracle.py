@@ -57,6 +57,7 @@ def judge(dump, where, encoding):
         for mistake in ({"swap": True}, {"one_gelu": True}):
             wrong = oracle_vision.Tower(box, **mistake).encode(padded).ravel()
             noticed &= "swap" in mistake and w == h == 1 or relative(wrong, want) > 10 * BOUND
+    rows_of(dump, box, 1, "faults", where / "picture")  # fails if a failure is not clean
     print(f"{encoding}: {worst:.2e} of {BOUND:g};", "one" if same else "SEVERAL",
           "result over levels and threads;", "mistakes show" if noticed else "MISTAKES HIDE")
     return worst <= BOUND and same and noticed
