@@ -7,6 +7,7 @@
 
 #include "cli/batch.h"
 #include "cli/load.h"
+#include "cli/pictures.h"
 #include "cli/prompt.h"
 #include "cli/talk.h"
 #include "cli/turn.h"
@@ -203,6 +204,12 @@ static int open_and_generate(struct run *r, const char *path)
         model_banner(c, r->by.ctx);
         rc = speaker_open(&r->by, c);
     }
+    if (!rc && !r->by.chat && !r->batch) {
+        rc = pictures_place(c, r->by.ctx, &r->prompt);
+        r->turn.ids = r->prompt.id;
+        r->turn.n_ids = r->prompt.n;
+        rc = rc ? rc : prompt_fits(c, r->prompt.n);
+    }
     if (!rc && (c->opts.checkpoints > 0 || states))
         rc = speaker_store(&r->by, states);
     if (!rc) {
@@ -227,7 +234,7 @@ static int find_format(struct run *r, const char *path)
     char why[256] = "the prompt is continued as it is";
     int rc = 0;
 
-    if (!o->raw && !o->ids && !o->bos && !(o->markup_set && o->markup) &&
+    if (!o->raw && !o->ids && !o->bos && !o->n_images && !(o->markup_set && o->markup) &&
         waste_tokenizer_open(path, &r->own) == WASTE_OK) {
         r->by.tokenizer = r->own;
         rc = speaker_chat(&r->by, path, NULL, why);
@@ -308,6 +315,8 @@ int cmd_run(struct cli *c)
 
     if (!rc)
         rc = model_check(c, path);
+    if (!rc)
+        rc = pictures_check(c, path);
     if (!rc)
         rc = find_format(&r, path);
     if (!rc)

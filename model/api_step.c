@@ -86,6 +86,10 @@ static int items_check(const struct step *s, struct err *e)
                         it->ids[k], k, ctx->model.hp.vocab);
                 return item_refuse(it, e);
             }
+        if (images_check(it->session, it->ids, it->n_ids, false, e)) {
+            err_wrap(e, "item %zu", i);
+            return item_refuse(it, e);
+        }
         if (it->want & WASTE_WANT_ID_LOGPROBS && next_ids_check(s, i, e))
             return item_refuse(it, e);
     }
@@ -127,7 +131,7 @@ static void rows_take(const struct step *s, struct rows *rows)
 {
     waste_ctx *ctx = s->ctx;
 
-    *rows = (struct rows){.span = ctx->span, .token = ctx->token};
+    *rows = (struct rows){.span = ctx->span, .token = ctx->token, .image = ctx->image_row};
     for (size_t i = 0; i < s->n; i++) {
         waste_item *it = item(s, i);
         struct session *se = &it->session->s;
@@ -146,6 +150,8 @@ static void rows_take(const struct step *s, struct rows *rows)
         }
         if (!n)
             continue;
+        images_name(it->session, ctx->token + rows->n, n,
+                    ctx->image_row ? ctx->image_row + rows->n : NULL);
         rows->span[rows->n_spans++] = (struct span){
             .session = se,
             .row0 = rows->n,
@@ -313,6 +319,7 @@ static void items_commit(const struct step *s)
         }
         grammar_commit(it->session, s->ctx->token[row0] == se->choice, it->token >= 0);
         session_commit(se, s->ctx->token + row0, (unsigned)it->n_done);
+        images_committed(it->session, s->ctx->token + row0, it->n_done);
         logprobs_give(s->ctx, it, row0);
         se->choice = it->token;
     }
