@@ -97,7 +97,7 @@ typedef struct {
     const char *cpu_list;      /* "0-3,8": threads are bound to these; NULL = not bound */
     int cache_policy;          /* 0 nextuse, an LFRU that learns its weights; 1 LRU */
     int use_direct_io;         /* 1 */
-    int vision;                /* 0; 1: WASTE_E_UNSUPPORTED in this version */
+    int vision;                /* 0; 1: images, if the container has a vision tower */
     int verify_records;        /* 1: check the checksum of every expert when it is first used */
     const char *usage_path;    /* which experts were used most: read at open, written by
                                   waste_save_usage. NULL, and for reading also where there is no
@@ -145,7 +145,8 @@ typedef struct {
     const char *drive_notes;
     uint32_t image_patches; /* 0 = the container's max_patches; 4...65536: of an image, of 14 pixels
                                square, before it is shrunk */
-    uint32_t reserved0;
+    uint32_t vision_free;   /* 0: the vision tower is read at open and kept; 1: read when a picture
+                               needs it, and given back. The plan has room for it either way */
 } waste_opts;
 
 WASTE_API void waste_opts_init(waste_opts *o);
@@ -159,7 +160,7 @@ typedef struct { /* bytes */
     uint64_t min_expert_cache;  /* 2 * top_k records; in waste_memory_used: the pool as allocated */
     uint64_t floor_bytes;       /* the sum of the above: less than this and the model is refused */
     uint64_t recommended_bytes; /* floor + min(3 working sets, all experts) */
-    uint64_t vision_bytes;      /* 0 in this version */
+    uint64_t vision_bytes;      /* with cfg.vision; part of the floor */
     uint64_t working_set_bytes; /* what one token touches: top_k records of each MoE layer */
 } waste_memplan;
 
@@ -750,8 +751,9 @@ WASTE_API waste_status waste_reply_message(waste_reply *r, const char **json, si
 /* ---- images ------------------------------------------------------------------------------ */
 
 /* Pictures in prompts, for containers with a vision tower opened with cfg.vision: JPEG, PNG and
- * WebP. Each is encoded when it is added and waits, in order, for the places that are fed: ids
- * equal to <|media_pad|>, one per row. In waste_session_ids such a place is negative, and names the
+ * WebP. Each is decoded when it is added and waits, in order, for the places that are fed: ids
+ * equal to <|media_pad|>, one per row. The tower sees it when the first of them is, and not at all
+ * if a store has them all. In waste_session_ids such a place is negative, and names the
  * picture and the row: prefixes are only shared where the pictures are the same. See
  * docs/IMAGES.md. */
 typedef struct {
@@ -775,7 +777,7 @@ WASTE_API waste_status waste_image_look(const char *container, uint32_t max_patc
 /* Width and height, upright, from the header of a file. Any thread. */
 WASTE_API waste_status waste_image_dimensions(const char *path, uint32_t *width, uint32_t *height);
 
-/* Encode a picture; its rows wait behind those of earlier ones. n_rows may be NULL.
+/* Decode a picture; its rows, *n_rows (may be NULL), are to come behind those of earlier ones.
  * WASTE_E_UNSUPPORTED: without cfg.vision, or another format; WASTE_E_ARG: 32 wait already;
  * WASTE_E_FORMAT, _CORRUPT, _LIMIT: the picture; WASTE_E_RAM_BUDGET: it does not fit into
  * what was planned. */

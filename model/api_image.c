@@ -136,32 +136,90 @@ waste_status waste_image_look(const char *container, uint32_t max_patches, const
     return WASTE_OK;
 }
 
-static int no_vision(const waste_ctx *ctx, struct err *e)
+static int no_vision(struct err *e)
 {
-    (void)ctx;
     return err_set(e, ERR_UNSUPPORTED,
                    "this context was opened without its vision tower (cfg.vision, --vision)");
 }
 
-/* The tower on one picture, into rows that wait behind the others. */
-static int encode(waste_ctx *ctx, struct image_queue *q, const struct image *m, struct err *e)
-{
-    struct vision_watch watch = {&ctx->progress, ctx_poll, ctx};
-    float *rows;
-    int rc;
+/* ---- from pixels to rows ---- */
 
-    if (images_push(q, m->fit.tokens, image_hash(m), &rows, e))
-        return e->code;
+struct watched { /* a tower at work for a session that may lose interest */
+    waste_session *s;
+    bool unwanted;
+};
+
+static void tower_poll(void *arg)
+{
+    struct watched *w = arg;
+    waste_ctx *ctx = w->s->ctx;
+
+    if (!progress_cancelled(&ctx->progress) && atomic_load(&w->s->s.cancel)) {
+        w->unwanted = true;
+        atomic_store(&ctx->progress.cancel, true);
+    }
+    ctx_poll(ctx);
+}
+
+static int tower_open(waste_ctx *ctx, struct err *e)
+{
+    return ctx->vision ? 0
+                       : vision_open(&ctx->vision, ctx->container, &ctx->facts.vision,
+                                     &ctx->model.k, &ctx->vision_mem, NULL, e);
+}
+
+/* With opts.vision_free: no picture waits for the tower, so that its memory can go. */
+static void tower_rest(waste_ctx *ctx)
+{
+    if (!ctx->opts.vision_free)
+        return;
+    for (unsigned i = 0; i < ctx->n_sessions; i++)
+        if (images_unseen(&ctx->session[i].images, SIZE_MAX))
+            return;
+    vision_close(ctx->vision);
+    ctx->vision = NULL;
+}
+
+static int encode(waste_ctx *ctx, struct waiting *w, struct watched *by, struct err *e)
+{
+    struct vision_watch watch = {&ctx->progress, tower_poll, by};
+    int rc = tower_open(ctx, e);
+
+    if (rc)
+        return rc;
     progress_begin(&ctx->progress, PHASE_IMAGE, ctx->facts.vision.blocks);
     ctx->running = true;
     team_begin(ctx->team);
-    rc = vision_encode(ctx->vision, m, rows, ctx->team, &watch, e);
+    rc = vision_encode(ctx->vision, &w->picture, w->rows, ctx->team, &watch, e);
     team_end(ctx->team);
     ctx->running = false;
-    if (rc)
-        images_pop(q);
+    if (!rc)
+        images_seen(w);
     return rc;
 }
+
+int images_encode(waste_session *s, const int32_t *ids, size_t n, struct err *e)
+{
+    struct watched by = {.s = s};
+    struct waiting *w;
+    size_t places = 0;
+    int rc = 0;
+
+    for (size_t i = 0; s->images.n && i < n; i++)
+        places += ids[i] == s->ctx->media_id;
+    while (places && !rc && (w = images_unseen(&s->images, places)))
+        rc = encode(s->ctx, w, &by, e);
+    if (places)
+        tower_rest(s->ctx);
+    if (rc == ERR_CANCELLED && by.unwanted) { /* the pass will say so to this session alone */
+        atomic_store(&s->ctx->progress.cancel, false);
+        *e = (struct err){0};
+        rc = 0;
+    }
+    return rc;
+}
+
+/* ---- pictures into a queue ---- */
 
 static int image_add(waste_session *s, const void *bytes, size_t len, uint32_t *n_rows,
                      struct err *e)
@@ -169,19 +227,20 @@ static int image_add(waste_session *s, const void *bytes, size_t len, uint32_t *
     waste_ctx *ctx = s->ctx;
     const struct vision_shape *shape = &ctx->facts.vision;
     struct image m;
-    int rc;
 
-    if (!ctx->vision)
-        return no_vision(ctx, e);
+    if (!ctx->cfg.vision)
+        return no_vision(e);
     if (s->images.n == IMAGES_MAX)
         return err_set(e, ERR_ARG, "%d images wait already for their places", IMAGES_MAX);
     if (image_open(&m, &ctx->vision_mem, bytes, len, shape->max_patches, shape->side_patches, e))
         return e->code;
-    rc = encode(ctx, &s->images, &m, e);
-    if (!rc && n_rows)
+    if (images_push(&s->images, &m, e)) {
+        image_close(&m);
+        return e->code;
+    }
+    if (n_rows)
         *n_rows = m.fit.tokens;
-    image_close(&m);
-    return rc;
+    return 0;
 }
 
 waste_status waste_session_image_add(waste_session *s, const void *bytes, size_t len,
@@ -208,8 +267,8 @@ waste_status waste_image_add(waste_ctx *ctx, const char *path, uint32_t *n_rows)
         return st;
     if (!path)
         return ctx_refuse(ctx, "waste_image_add: path is needed");
-    if (!ctx->vision) {
-        no_vision(ctx, &e);
+    if (!ctx->cfg.vision) {
+        no_vision(&e);
         return ctx_fail(ctx, &e);
     }
     if (read_file(&data, &n, path, &e))
@@ -224,8 +283,10 @@ waste_status waste_session_image_clear(waste_session *s)
 {
     waste_status st = ctx_enter(s ? s->ctx : NULL);
 
-    if (st == WASTE_OK)
+    if (st == WASTE_OK) {
         images_clear(&s->images);
+        tower_rest(s->ctx);
+    }
     return st;
 }
 
@@ -246,8 +307,8 @@ static int expand(const waste_session *s, const int32_t *ids, size_t n, int32_t 
     const struct image_queue *q = &s->images;
     size_t need = n, places = 0, at = 0;
 
-    if (!s->ctx->vision)
-        return no_vision(s->ctx, e);
+    if (!s->ctx->cfg.vision)
+        return no_vision(e);
     for (size_t i = 0; i < n; i++)
         if (ids[i] == s->ctx->media_id && places++ < q->n)
             need += rows_of(q, (unsigned)places - 1) - 1;
@@ -287,12 +348,12 @@ waste_status waste_image_expand(waste_ctx *ctx, const int32_t *ids, size_t n, in
 int images_check(const waste_session *s, const int32_t *ids, size_t n, bool all, struct err *e)
 {
     const waste_ctx *ctx = s->ctx;
-    size_t places = 0, rows = ctx->vision ? images_pending(&s->images) : 0;
+    size_t places = 0, rows = images_pending(&s->images);
 
     for (size_t i = 0; ctx->media_id >= 0 && i < n; i++)
         places += ids[i] == ctx->media_id;
-    if (places && !ctx->vision)
-        return no_vision(ctx, e);
+    if (places && !ctx->cfg.vision)
+        return no_vision(e);
     if (places > rows || (all && places != rows))
         return err_set(e, ERR_ARG,
                        "%zu places for rows of images, but %zu rows wait (waste_image_add and "
@@ -303,7 +364,7 @@ int images_check(const waste_session *s, const int32_t *ids, size_t n, bool all,
 
 void images_name(const waste_session *s, int32_t *ids, size_t n, const float **row)
 {
-    size_t k = 0, waiting = s->ctx->vision ? images_pending(&s->images) : 0;
+    size_t k = 0, waiting = images_pending(&s->images);
 
     for (size_t i = 0; i < n; i++) {
         bool image = k < waiting && ids[i] == s->ctx->media_id;
@@ -322,4 +383,5 @@ void images_committed(waste_session *s, const int32_t *ids, size_t n)
     for (size_t i = 0; i < n; i++)
         used += ids[i] < 0;
     images_use(&s->images, used);
+    tower_rest(s->ctx);
 }

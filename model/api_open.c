@@ -205,6 +205,8 @@ static int images_open(waste_ctx *ctx, struct err *e)
     ctx->image_row = calloc(ctx->plan.rows, sizeof(*ctx->image_row));
     if (!ctx->image_row)
         return err_set(e, ERR_NOMEM, "rows of images");
+    if (ctx->opts.vision_free)
+        return 0; /* read when a picture needs it */
     return vision_open(&ctx->vision, ctx->container, &ctx->facts.vision, &ctx->model.k,
                        &ctx->vision_mem, &ctx->progress, e);
 }

@@ -96,6 +96,21 @@ static int items_check(const struct step *s, struct err *e)
     return 0;
 }
 
+/* Pictures to rows, before there is a pass. */
+static int items_see(const struct step *s, struct err *e)
+{
+    for (size_t i = 0; i < s->n; i++) {
+        waste_item *it = item(s, i);
+        const struct session *se = &it->session->s;
+
+        if (it->n_ids > se->ctx - se->pos) /* the pass will refuse it */
+            continue;
+        if (images_encode(it->session, it->ids, it->n_ids, e))
+            return e->code;
+    }
+    return 0;
+}
+
 static bool has_top(const struct step *s)
 {
     return s->stride >= offsetof(waste_item, n_top) + sizeof(size_t);
@@ -406,6 +421,8 @@ waste_status waste_step(waste_ctx *ctx, waste_item *items, size_t n_items)
         return ctx_fail(ctx, &e);
     for (size_t i = 0; i < n_items; i++)
         rows += item(&s, i)->n_ids;
+    if (items_see(&s, &e))
+        return step_end(ctx, e.code, &e);
     step_begin(ctx, rows > n_items ? PHASE_PREFILL : PHASE_DECODE, rows);
     return step_end(ctx, step_run(&s, &e), &e);
 }
@@ -416,7 +433,7 @@ int step_feed(waste_ctx *ctx, waste_item *it, struct err *e)
     size_t total = it->n_ids, fed = 0;
     const int32_t *ids = it->ids;
 
-    if (items_check(&s, e))
+    if (items_check(&s, e) || items_see(&s, e))
         return e->code;
     step_begin(ctx, total > 1 ? PHASE_PREFILL : PHASE_DECODE, total);
     while (fed < total) {

@@ -191,12 +191,12 @@ int facts_add_vision(struct facts *f, const struct manifest *m, int dirfd, uint3
     return 0;
 }
 
-/* A picture is decoded, then encoded; its rows wait until they are fed, as many as a context takes
- * or one picture has. */
+/* A picture is decoded, then encoded; pixels and rows wait until they are fed: of as many rows as a
+ * context takes or one picture has, and of no more pictures than can wait. */
 static uint64_t vision_plan(const struct facts *f, const struct plan_request *r)
 {
     const struct vision_shape *s = &f->vision;
-    uint64_t patches, work, rows;
+    uint64_t patches, work, rows, most;
 
     if (!f->vision_weights)
         return 0;
@@ -204,8 +204,10 @@ static uint64_t vision_plan(const struct facts *f, const struct plan_request *r)
     work = vision_scratch_bytes(s, (uint32_t)patches, r->threads);
     work = work > DECODE_BYTES ? work : DECODE_BYTES;
     rows = r->ctx > patches / 4 ? r->ctx : patches / 4;
+    most = IMAGES_MAX * patches / 4;
+    rows = rows < most ? rows : most;
     return align_up(f->vision_weights, 4096) + TRUNK_WINDOW_BYTES + work + patches * IMAGE_COLUMNS +
-           rows * s->text * sizeof(float) + (IMAGES_MAX + 8) * 4096;
+           rows * (s->text * sizeof(float) + 4 * IMAGE_COLUMNS) + (2 * IMAGES_MAX + 8) * 4096;
 }
 
 void plan_make(struct plan *out, const struct facts *f, const struct plan_request *r)

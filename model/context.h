@@ -69,7 +69,7 @@ struct waste_ctx {
     struct codebooks *books;
     void *extra; /* weights_extra_bytes */
     struct model model;
-    struct vision *vision;   /* NULL: not asked for */
+    struct vision *vision;   /* NULL: not asked for, or given back (opts.vision_free) */
     struct mem vision_mem;   /* the plan's part for it: tower, buffers, rows that wait */
     int32_t media_id;        /* the place of a row of an image; -1: the container has none */
     const float **image_row; /* [plan.rows], with vision */
@@ -154,6 +154,9 @@ int images_check(const waste_session *s, const int32_t *ids, size_t n, bool all,
 void images_name(const waste_session *s, int32_t *ids, size_t n, const float **row);
 /* ids with names are in the session now: their rows have been used. */
 void images_committed(waste_session *s, const int32_t *ids, size_t n);
+/* Rows for the places among ids: the tower, on those pictures that it has not seen. ERR_CANCELLED:
+ * the context is; a session that is learns it from the pass. */
+int images_encode(waste_session *s, const int32_t *ids, size_t n, struct err *e);
 
 /* api_state.c: when weights and sessions are there; before they go. */
 int states_open(waste_ctx *ctx, struct err *e);

@@ -16,6 +16,7 @@ void images_init(struct image_queue *q, struct mem *mem, uint32_t width)
 
 static void drop(struct image_queue *q, unsigned i)
 {
+    image_close(&q->item[i].picture);
     mem_unmap(q->mem, MEM_STATE, q->item[i].rows, bytes_of_rows(q, q->item[i].n));
     q->n--;
     memmove(&q->item[i], &q->item[i + 1], (q->n - i) * sizeof(q->item[0]));
@@ -28,24 +29,35 @@ void images_clear(struct image_queue *q)
     q->used = 0;
 }
 
-int images_push(struct image_queue *q, uint32_t n, uint64_t hash, float **rows, struct err *e)
+int images_push(struct image_queue *q, const struct image *picture, struct err *e)
 {
+    uint32_t n = picture->fit.tokens;
     void *p;
 
     if (q->n == IMAGES_MAX)
         return err_set(e, ERR_LIMIT, "%d images wait already for their places", IMAGES_MAX);
     if (mem_map(q->mem, MEM_STATE, bytes_of_rows(q, n), false, &p, e))
         return err_wrap(e, "%u rows of an image, with %zu waiting", n, images_pending(q));
-    *rows = p;
-    q->item[q->n].rows = p;
-    q->item[q->n].n = n;
-    q->item[q->n++].hash = hash;
+    q->item[q->n++] =
+        (struct waiting){.picture = *picture, .rows = p, .n = n, .hash = image_hash(picture)};
     return 0;
 }
 
-void images_pop(struct image_queue *q)
+struct waiting *images_unseen(struct image_queue *q, size_t n)
 {
-    drop(q, q->n - 1);
+    size_t at = 0;
+
+    for (unsigned i = 0; i < q->n && at < n; i++) {
+        if (q->item[i].picture.rgb)
+            return &q->item[i];
+        at += q->item[i].n - (i ? 0 : q->used);
+    }
+    return NULL;
+}
+
+void images_seen(struct waiting *w)
+{
+    image_close(&w->picture);
 }
 
 size_t images_pending(const struct image_queue *q)

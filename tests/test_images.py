@@ -5,8 +5,10 @@ against the oracle; how prompts are cut, what is refused, and whose states are s
 """
 import ctypes
 import io
+import json
 import os
 import shutil
+import struct
 import sys
 from ctypes import POINTER, byref, c_char_p, c_float, c_int, c_int32, c_size_t, c_uint32, c_uint64, \
     c_void_p
@@ -42,7 +44,7 @@ class Opts(ctypes.Structure):
                 ("cpu_level", c_char_p), ("policy", c_char_p), ("io_depth", c_uint32),
                 ("checkpoints", c_uint32), ("route_trace", c_char_p), ("progress", c_void_p),
                 ("log", c_void_p), ("user", c_void_p), ("drive_notes", c_char_p),
-                ("image_patches", c_uint32), ("reserved0", c_uint32)]
+                ("image_patches", c_uint32), ("vision_free", c_uint32)]
 
 
 class MemPlan(ctypes.Structure):
@@ -107,7 +109,7 @@ def picture(w, h, seed=0, form="PNG"):
 class Opened:
     """A model that sees, or not."""
 
-    def __init__(self, lib, path, vision=1, threads=1, budget=0):
+    def __init__(self, lib, path, vision=1, threads=1, budget=0, free=0):
         self.lib, self.ctx = lib, c_void_p()
         cfg = Cfg()
         lib.waste_cfg_init(byref(cfg))
@@ -117,6 +119,7 @@ class Opened:
         lib.waste_opts_init(byref(opts))
         assert opts.size == ctypes.sizeof(opts)
         opts.numeric = b"f32"  # what the oracle computes
+        opts.vision_free = free
         self.status = lib.waste_open_ex(str(path).encode(), byref(cfg), byref(opts), byref(self.ctx))
         self.session = lib.waste_session_default(self.ctx)
 
@@ -285,6 +288,79 @@ def test_without_being_asked_nothing_is_seen(lib, box):
         seeing = MemPlan()
         assert lib.waste_memory_used(m.ctx, byref(seeing)) == OK
         assert seeing.vision > 1 << 20 and seeing.floor == blind.floor + seeing.vision
+
+
+def spoil_tower(path):
+    """A value that is not finite into the tower of a container that is open. Returns how to undo it."""
+    manifest = json.loads((path / "manifest.json").read_text("ascii"))
+    at = next(t["off"] for t in manifest["trunk"] if t["name"].endswith("final_layernorm.weight"))
+    trunk, was = path / "trunk.bin", (path / "trunk.bin").stat()
+    with open(trunk, "r+b") as f:
+        f.seek(at)
+        kept = f.read(4)
+        f.seek(at)
+        f.write(struct.pack("<f", float("nan")))
+    os.utime(trunk, ns=(was.st_atime_ns, was.st_mtime_ns))
+
+    def undo():
+        with open(trunk, "r+b") as f:
+            f.seek(at)
+            f.write(kept)
+        os.utime(trunk, ns=(was.st_atime_ns, was.st_mtime_ns))
+    return undo
+
+
+@pytest.mark.parametrize("free", [0, 1])
+def test_the_tower_is_kept_or_read_for_each_prompt(lib, box, tmp_path, free):
+    """What is in memory does not care what becomes of the file."""
+    mine = tmp_path / "mine.waste"
+    shutil.copytree(box, mine)
+    p = picture(30, 40)
+    ids = [3] + [PAD] * 4 + [7]
+    with Opened(lib, mine, free=free) as m:
+        undo = spoil_tower(mine)
+        assert m.add(p)[0] == OK
+        assert m.feed(ids) == (E_CORRUPT if free else OK), m.why()
+        undo()
+        lib.waste_image_clear(m.ctx)
+        lib.waste_state_reset(m.ctx)
+        assert m.add(p)[0] == OK
+        got = m.feed(ids, 100)
+        spoil_tower(mine)
+        lib.waste_state_reset(m.ctx)
+        assert m.add(p)[0] == OK
+        assert m.feed(ids) == (E_CORRUPT if free else OK)
+    with Opened(lib, box) as m:
+        assert m.add(p)[0] == OK
+        assert m.feed(ids, 100).tobytes() == got.tobytes()
+
+
+def test_a_picture_that_is_in_the_state_costs_no_tower(lib, box, tmp_path):
+    lib.waste_store_open.argtypes = [c_void_p, c_void_p, POINTER(c_void_p)]
+    lib.waste_store_resume.argtypes = [c_void_p, c_void_p, POINTER(c_int32), c_size_t, c_char_p,
+                                       POINTER(c_size_t)]
+    lib.waste_store_keep.argtypes = [c_void_p, c_void_p, c_char_p, c_uint32]
+    lib.waste_store_close.argtypes = [c_void_p]
+    mine = tmp_path / "mine.waste"
+    shutil.copytree(box, mine)
+    prompt = [3] + [PAD] * 4 + [7, 11]
+    ids = (c_int32 * len(prompt))(*prompt)
+    with Opened(lib, mine, free=1) as m:
+        store, n = c_void_p(), c_size_t()
+        cfg = StoreCfg(size=ctypes.sizeof(StoreCfg), dir=str(tmp_path / "states").encode())
+        assert lib.waste_store_open(m.ctx, byref(cfg), byref(store)) == OK, m.why()
+        assert m.add(picture(30, 40))[0] == OK
+        assert m.feed(prompt[:-1]) == OK and lib.waste_store_keep(store, m.session, b"", 0) == OK
+        spoil_tower(mine)
+        lib.waste_state_reset(m.ctx)
+        assert m.add(picture(30, 40))[0] == OK
+        assert lib.waste_store_resume(store, m.session, ids, len(prompt), b"", byref(n)) == OK
+        assert n.value == len(prompt) - 1
+        assert m.feed(prompt[-1:]) == OK
+        lib.waste_state_reset(m.ctx)
+        assert m.add(picture(30, 40, seed=1))[0] == OK
+        assert m.feed(prompt) == E_CORRUPT and "tower" in m.why()
+        lib.waste_store_close(store)
 
 
 def test_a_budget_without_the_tower_in_it_is_refused(lib, box):
