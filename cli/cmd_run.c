@@ -16,6 +16,7 @@ enum { BATCH_CHECKPOINTS = 2 };
 
 struct run {
     struct cli *c;
+    const char *path; /* of the container */
     struct speaker by;
     struct ids prompt;
     struct turn turn;
@@ -191,6 +192,22 @@ static int generate(struct run *r)
     return finish(r);
 }
 
+/* Pictures into the prompt, which may be too long now. */
+static int see(struct run *r)
+{
+    struct err e;
+    int rc;
+
+    if (r->by.chat) {
+        rc = turn_see(&r->turn, &e) ? fail_err(r->c, &e, "--image") : 0;
+    } else {
+        rc = pictures_place(r->c, r->by.ctx, &r->prompt);
+        r->turn.ids = r->prompt.id;
+        r->turn.n_ids = r->prompt.n;
+    }
+    return rc ? rc : prompt_fits(r->c, r->turn.n_ids);
+}
+
 static int open_and_generate(struct run *r, const char *path)
 {
     struct cli *c = r->c;
@@ -204,12 +221,8 @@ static int open_and_generate(struct run *r, const char *path)
         model_banner(c, r->by.ctx);
         rc = speaker_open(&r->by, c);
     }
-    if (!rc && !r->by.chat && !r->batch) {
-        rc = pictures_place(c, r->by.ctx, &r->prompt);
-        r->turn.ids = r->prompt.id;
-        r->turn.n_ids = r->prompt.n;
-        rc = rc ? rc : prompt_fits(c, r->prompt.n);
-    }
+    if (!rc && !r->batch && (c->opts.n_images || r->by.chat))
+        rc = see(r);
     if (!rc && (c->opts.checkpoints > 0 || states))
         rc = speaker_store(&r->by, states);
     if (!rc) {
@@ -234,7 +247,7 @@ static int find_format(struct run *r, const char *path)
     char why[256] = "the prompt is continued as it is";
     int rc = 0;
 
-    if (!o->raw && !o->ids && !o->bos && !o->n_images && !(o->markup_set && o->markup) &&
+    if (!o->raw && !o->ids && !o->bos && !(o->markup_set && o->markup) &&
         waste_tokenizer_open(path, &r->own) == WASTE_OK) {
         r->by.tokenizer = r->own;
         rc = speaker_chat(&r->by, path, NULL, why);
@@ -261,8 +274,11 @@ static int read_message(struct run *r)
         remove_newlines(&text);
     if (!text.len)
         rc = fail(c, EXIT_USAGE, NULL, "run", "the prompt is empty");
-    if (!rc && (talk_open(&talk, o->system, o->think, &e) ||
-                talk_say(&talk, "user", text.bytes, text.len, &e)))
+    if (!rc && talk_open(&talk, o->system, o->think, &e))
+        rc = fail_err(c, &e, "run");
+    if (!rc)
+        rc = pictures_attach(c, r->path, &talk);
+    if (!rc && talk_say(&talk, "user", text.bytes, text.len, &e))
         rc = fail_err(c, &e, "run");
     if (!rc && !(request = talk_request(&talk, true)))
         rc = fail(c, EXIT_MEMORY, NULL, "run", "no memory for the request");
@@ -298,9 +314,11 @@ static int open_batch(struct run *r, const char *path)
 {
     int rc;
 
-    if (r->c->opts.ids || r->c->opts.json)
+    if (r->c->opts.ids || r->c->opts.json || r->c->opts.n_images)
         return fail(r->c, EXIT_USAGE, NULL, "--out", "it does not go with %s",
-                    r->c->opts.ids ? "--ids" : "--json: the file has the objects");
+                    r->c->opts.ids        ? "--ids"
+                    : r->c->opts.n_images ? "--image: messages name their pictures (--vision)"
+                                          : "--json: the file has the objects");
     rc = batch_open(&r->batch, r->c);
     if (!rc)
         choose_checkpoints(r->c, path, BATCH_CHECKPOINTS);
@@ -313,6 +331,7 @@ int cmd_run(struct cli *c)
     char path[PATH_MAX];
     int rc = model_find(c, c->opts.arg[1], path);
 
+    r.path = path;
     if (!rc)
         rc = model_check(c, path);
     if (!rc)

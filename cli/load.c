@@ -165,9 +165,10 @@ void model_settings(struct cli *c, waste_cfg *cfg, waste_opts *opts)
     cfg->exclusive_open = o->exclusive;
     if (o->ctx)
         cfg->ctx_tokens = (uint32_t)o->ctx;
-    cfg->vision = o->n_images > 0;
+    cfg->vision = o->vision;
     waste_opts_init(opts);
     opts->image_patches = (uint32_t)o->image_patches;
+    opts->vision_free = o->free_vision;
     opts->lookahead = (int32_t)o->lookahead;
     opts->io_engine = o->io;
     opts->io_depth = (uint32_t)o->io_depth;

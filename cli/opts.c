@@ -256,6 +256,7 @@ static int set_value(struct opts *o, const struct opt *opt, const char *text, st
         if (o->n_images == OPTS_IMAGES_MAX)
             return err_set(e, ERR_ARG, "more than %d images", OPTS_IMAGES_MAX);
         o->image[o->n_images++] = text;
+        o->vision = true;
         return 0;
     case OPT_TEXT:
         *(const char **)field = text;

@@ -69,6 +69,8 @@ struct opts { /* strings are borrowed from argv and the environment */
     const char *image[OPTS_IMAGES_MAX];
     unsigned n_images;
     int64_t image_patches; /* 0 = the container's */
+    bool vision;           /* the tower; --image asks for it, too */
+    bool free_vision;
 
     /* choosing tokens */
     int64_t n_tokens;             /* -n; 0 = the default */

@@ -85,11 +85,16 @@ const struct opt opts_table[] = {
     {"bos", 0, OPT_SET, GROUP_TEXT, READS_TEXT, FIELD(bos),
      .help = "put the id that begins a text in front"},
 
-    {"image", 0, OPT_IMAGE, GROUP_TEXT, CMD_RUN | CMD_PLAN, FIELD(image), .value = "FILE",
+    {"image", 0, OPT_IMAGE, GROUP_TEXT, TALKS | CMD_PLAN, FIELD(image), .value = "FILE",
      .help = "a picture (JPEG, PNG, WebP) before the text, or where a --markup text says "
-             "<|media_pad|>; up to 32"},
-    {"image-patches", 0, OPT_INT, GROUP_MEMORY, CMD_RUN | CMD_PLAN | CMD_IMAGE,
-     FIELD(image_patches), 4, 65536, .value = "N",
+             "<|media_pad|>; up to 32",
+     .other = OTHER({CMD_CHAT, "a picture (JPEG, PNG, WebP) with the first message; up to 32"})},
+    {"vision", 0, OPT_SET, GROUP_MEMORY, TALKS | CMD_PLAN, FIELD(vision),
+     .help = "load the vision tower, for pictures that come later; --image does, too"},
+    {"free-vision", 0, OPT_SET, GROUP_MEMORY, TALKS, FIELD(free_vision),
+     .help = "read the tower when a picture needs it, and give its memory back after that"},
+    {"image-patches", 0, OPT_INT, GROUP_MEMORY, TALKS | CMD_PLAN | CMD_IMAGE, FIELD(image_patches),
+     4, 65536, .value = "N",
      .help = "patches of 14 pixels square that a picture is shrunk to; the container says, mostly "
              "1024"},
     {NULL, 'n', OPT_INT, GROUP_CHOOSE, TALKS, FIELD(n_tokens), 1, UINT32_MAX, .value = "N",

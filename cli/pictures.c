@@ -1,6 +1,7 @@
 #include "cli/pictures.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -167,4 +168,131 @@ int pictures_check(struct cli *c, const char *model)
     for (unsigned i = 0; !rc && i < c->opts.n_images; i++)
         rc = picture_look(c, model, c->opts.image[i], &info);
     return rc;
+}
+
+int pictures_attach(struct cli *c, const char *model, struct talk *talk)
+{
+    waste_image_info info;
+    struct err e;
+    int rc = 0;
+
+    for (unsigned i = 0; !rc && i < c->opts.n_images; i++) {
+        rc = picture_look(c, model, c->opts.image[i], &info);
+        if (!rc && talk_attach(talk, c->opts.image[i], info.width, info.height, &e))
+            rc = fail_err(c, &e, "--image");
+    }
+    return rc;
+}
+
+/* ---- pictures of messages ---- */
+
+/* What a message calls a picture, as the path of a file. */
+static int path_of(char path[PATH_MAX], const char *source, size_t len, struct err *e)
+{
+    static const char scheme[] = "file://";
+
+    if (len >= sizeof(scheme) && !memcmp(source, scheme, sizeof(scheme) - 1)) {
+        source += sizeof(scheme) - 1;
+        len -= sizeof(scheme) - 1;
+    } else if (memmem(source, len < 12 ? len : 12, "://", 3) ||
+               (len > 5 && !memcmp(source, "data:", 5))) {
+        return err_set(e, ERR_UNSUPPORTED, "\"%.*s...\": pictures are read from files alone",
+                       (int)(len < 12 ? len : 12), source);
+    }
+    if (!len || len >= PATH_MAX || memchr(source, 0, len))
+        return err_set(e, ERR_ARG, "a picture needs the path of its file");
+    memcpy(path, source, len);
+    path[len] = '\0';
+    return 0;
+}
+
+static int size_of(const char *path, uint32_t *width, uint32_t *height, struct err *e)
+{
+    if (waste_image_dimensions(path, width, height) == WASTE_OK)
+        return 0;
+    return err_set(e, ERR_IO, "%s", waste_error_detail(NULL));
+}
+
+/* Its address, as waste_chat_render finds it; NULL: the part is no picture, or has none. */
+static const json_t *source_of(const json_t *part)
+{
+    const json_t *at = json_object_get(part, "image_url");
+
+    at = json_is_object(at) ? json_object_get(at, "url") : at;
+    return at ? at : json_object_get(part, "image");
+}
+
+static int measure(json_t *part, struct err *e)
+{
+    const json_t *source = source_of(part);
+    const json_t *inner = json_object_get(part, "image_url");
+    char path[PATH_MAX];
+    uint32_t w, h;
+
+    if (!json_is_string(source) || json_object_get(part, "width") ||
+        json_object_get(inner, "width"))
+        return 0;
+    if (path_of(path, json_string_value(source), json_string_length(source), e) ||
+        size_of(path, &w, &h, e))
+        return e->code;
+    json_object_set_new(part, "width", json_integer(w));
+    json_object_set_new(part, "height", json_integer(h));
+    return 0;
+}
+
+int pictures_measure(json_t *messages, struct err *e)
+{
+    json_t *message, *part;
+    size_t i, k;
+
+    json_array_foreach(messages, i, message)
+    {
+        json_array_foreach(json_object_get(message, "content"), k, part)
+        {
+            if (measure(part, e))
+                return err_wrap(e, "messages[%zu].content[%zu]", i, k);
+        }
+    }
+    return 0;
+}
+
+static int see_one(waste_ctx *ctx, const waste_image_place *at, uint32_t *rows, struct err *e)
+{
+    char path[PATH_MAX];
+    uint32_t w, h;
+
+    if (path_of(path, at->source, at->len, e) || size_of(path, &w, &h, e))
+        return e->code;
+    if (w != at->width || h != at->height)
+        return err_set(e, ERR_ARG, "%s: %u x %u pixels, but the message says %u x %u", path, w, h,
+                       at->width, at->height);
+    if (waste_image_add(ctx, path, rows) != WASTE_OK)
+        return err_set(e, ERR_IO, "%s", waste_error_detail(ctx));
+    return 0;
+}
+
+int pictures_see(waste_ctx *ctx, const waste_prompt_info *p, uint32_t *rows, int32_t **ids,
+                 size_t *n, struct err *e)
+{
+    size_t all = p->n_ids;
+    int32_t *out;
+
+    if (p->n_images > PICTURES_MAX)
+        return err_set(e, ERR_LIMIT, "%zu pictures, a prompt has at most %d", p->n_images,
+                       PICTURES_MAX);
+    waste_image_clear(ctx);
+    for (size_t i = 0; i < p->n_images; i++) {
+        if (see_one(ctx, &p->images[i], &rows[i], e))
+            return err_wrap(e, "messages[%u].content[%u]", p->images[i].message, p->images[i].part);
+        all += rows[i] - 1;
+    }
+    out = malloc(all * sizeof(*out));
+    if (!out)
+        return err_set(e, ERR_NOMEM, "%zu ids", all);
+    if (waste_image_expand(ctx, p->ids, p->n_ids, out, all, n) != WASTE_OK) {
+        free(out);
+        return err_set(e, ERR_ARG, "%s", waste_error_detail(ctx));
+    }
+    *ids = out;
+    return 0;
 }
