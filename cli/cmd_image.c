@@ -59,7 +59,7 @@ static int write_picture(struct cli *c, const char *path, const struct image *m)
 /* Decode as for a model; with --out, keep what came of it. */
 static int decode(struct cli *c, const char *path, const waste_image_info *info)
 {
-    uint32_t patches = info->max_patches;
+    struct image_rule rule = {info->max_patches, info->side_patches, 0};
     struct image m;
     struct mem mem;
     struct err e;
@@ -70,7 +70,7 @@ static int decode(struct cli *c, const char *path, const waste_image_info *info)
     if (rc)
         return rc;
     mem_init(&mem, MEMORY);
-    if (image_open(&m, &mem, bytes, len, patches, info->side_patches, &e)) {
+    if (image_open(&m, &mem, bytes, len, &rule, &e)) {
         rc = fail_err(c, &e, path);
     } else {
         rc = c->opts.out ? write_picture(c, c->opts.out, &m) : 0;

@@ -226,13 +226,14 @@ static int image_add(waste_session *s, const void *bytes, size_t len, uint32_t *
 {
     waste_ctx *ctx = s->ctx;
     const struct vision_shape *shape = &ctx->facts.vision;
+    struct image_rule rule = {shape->max_patches, shape->side_patches, 0};
     struct image m;
 
     if (!ctx->cfg.vision)
         return no_vision(e);
     if (s->images.n == IMAGES_MAX)
         return err_set(e, ERR_ARG, "%d images wait already for their places", IMAGES_MAX);
-    if (image_open(&m, &ctx->vision_mem, bytes, len, shape->max_patches, shape->side_patches, e))
+    if (image_open(&m, &ctx->vision_mem, bytes, len, &rule, e))
         return e->code;
     if (images_push(&s->images, &m, e)) {
         image_close(&m);

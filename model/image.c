@@ -2,6 +2,7 @@
 
 #include <math.h>
 #include <string.h>
+#include <time.h>
 
 #include "model/image_codec.h"
 
@@ -211,19 +212,41 @@ static void shrink(struct image *m, uint8_t *pixels, uint8_t *scratch)
     lay_over(m->rgb, stride, scratch, fit->width, fit->height);
 }
 
-static int decode(uint8_t *pixels, const struct image *m, const uint8_t *data, size_t n,
-                  struct err *e)
+/* Of this thread: a busy machine is not the picture's fault. */
+static uint64_t thread_ns(void)
 {
+    struct timespec t;
+
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+int image_clock_check(const struct image_clock *c, const char *format, const char *unit, size_t at,
+                      size_t all, struct err *e)
+{
+    uint64_t ms = (thread_ns() - c->begun_ns) / 1000000u;
+
+    if (ms < c->ms)
+        return 0;
+    return err_set(e, ERR_LIMIT,
+                   "%s: %s %zu of %zu after %llu ms of decoding; a picture may take %u", format,
+                   unit, at, all, (unsigned long long)ms, c->ms);
+}
+
+static int decode(uint8_t *pixels, const struct image *m, const uint8_t *data, size_t n,
+                  uint32_t ms, struct err *e)
+{
+    struct image_clock clock = {thread_ns(), ms ? ms : IMAGE_MS_MAX};
     int rc;
 
     if (mem_charge(m->mem, MEM_OTHER, m->head.scratch, e))
         return e->code;
-    rc = codec_of(data, n)->pixels(pixels, &m->head, data, n, e);
+    rc = codec_of(data, n)->pixels(pixels, &m->head, data, n, &clock, e);
     mem_uncharge(m->mem, MEM_OTHER, m->head.scratch);
     return rc;
 }
 
-static int fill(struct image *m, const void *data, size_t n, struct err *e)
+static int fill(struct image *m, const void *data, size_t n, uint32_t ms, struct err *e)
 {
     uint64_t at = pixel_bytes(&m->head), bytes = at + shrink_bytes(&m->head, &m->fit);
     void *work;
@@ -231,26 +254,26 @@ static int fill(struct image *m, const void *data, size_t n, struct err *e)
 
     if (mem_map(m->mem, MEM_OTHER, bytes, true, &work, e))
         return e->code;
-    rc = decode(work, m, data, n, e);
+    rc = decode(work, m, data, n, ms, e);
     if (!rc)
         shrink(m, work, (uint8_t *)work + at);
     mem_unmap(m->mem, MEM_OTHER, work, bytes);
     return rc;
 }
 
-int image_open(struct image *out, struct mem *mem, const void *data, size_t n, uint32_t max_patches,
-               uint32_t side_patches, struct err *e)
+int image_open(struct image *out, struct mem *mem, const void *data, size_t n,
+               const struct image_rule *rule, struct err *e)
 {
     struct image m = {.mem = mem};
     void *rgb;
 
     if (image_head(&m.head, data, n, e))
         return e->code;
-    image_fit(&m.fit, m.head.upright_w, m.head.upright_h, max_patches, side_patches);
+    image_fit(&m.fit, m.head.upright_w, m.head.upright_h, rule->max_patches, rule->side_patches);
     if (mem_map(mem, MEM_OTHER, rgb_bytes(&m.fit), false, &rgb, e))
         return err_wrap(e, "a picture of %u x %u", m.head.width, m.head.height);
     m.rgb = rgb;
-    if (fill(&m, data, n, e)) {
+    if (fill(&m, data, n, rule->ms, e)) {
         image_close(&m);
         return err_wrap(e, "a picture of %u x %u", m.head.width, m.head.height);
     }

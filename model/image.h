@@ -24,6 +24,7 @@ enum {
     IMAGE_FILE_MAX = 64 << 20, /* bytes */
     IMAGE_SCANS_MAX = 100,     /* of a progressive JPEG; times pixels: IMAGE_WORK_MAX */
     IMAGE_WORK_MAX = 1 << 30,
+    IMAGE_MS_MAX = 10000, /* of decoding, by the clock of the thread that does it */
     IMAGE_PATCHES_DEFAULT = 1024,
     IMAGE_PATCHES_RELEASE = 65536,
     IMAGE_SIDE_PATCHES = 512,
@@ -46,6 +47,12 @@ struct image_fit {                 /* the released rule, applied to a size */
     uint32_t tokens;               /* positions in the prompt */
 };
 
+struct image_rule {
+    uint32_t max_patches;  /* before padding, which may exceed it slightly */
+    uint32_t side_patches; /* along a side */
+    uint32_t ms;           /* milliseconds that decoding may take; 0: IMAGE_MS_MAX */
+};
+
 struct image { /* a picture as the tower sees it */
     struct image_head head;
     struct image_fit fit;
@@ -65,9 +72,10 @@ int image_head(struct image_head *out, const void *data, size_t n, struct err *e
 uint64_t image_peak_bytes(const struct image_head *head, const struct image_fit *fit);
 
 /* Decode. Memory is taken from `mem` (MEM_OTHER), whose limit is a bound on the peak. ERR_CORRUPT:
- * the pixels end early or are damaged; ERR_BUDGET, ERR_NOMEM; and as image_head. */
-int image_open(struct image *out, struct mem *mem, const void *data, size_t n, uint32_t max_patches,
-               uint32_t side_patches, struct err *e);
+ * the pixels end early or are damaged; ERR_LIMIT: it takes too long; ERR_BUDGET, ERR_NOMEM; and as
+ * image_head. */
+int image_open(struct image *out, struct mem *mem, const void *data, size_t n,
+               const struct image_rule *rule, struct err *e);
 void image_close(struct image *image);
 
 /* One patch as the tower reads it: x[channel][y][x] = (pixel / 255 - mean) / std. patch: row-major

@@ -10,12 +10,21 @@
 
 #include "model/image.h"
 
+struct image_clock { /* pictures that are valid and slow end, too */
+    uint64_t begun_ns;
+    uint32_t ms;
+};
+
+/* Between scan lines. `at` of `all` lines or bytes, for the text. ERR_LIMIT: the time is over. */
+int image_clock_check(const struct image_clock *c, const char *format, const char *unit, size_t at,
+                      size_t all, struct err *e);
+
 struct image_codec {
     const char *name;
     bool (*is)(const uint8_t *data, size_t n);
     int (*head)(struct image_head *out, const uint8_t *data, size_t n, struct err *e);
     int (*pixels)(uint8_t *out, const struct image_head *head, const uint8_t *data, size_t n,
-                  struct err *e);
+                  const struct image_clock *clock, struct err *e);
 };
 
 extern const struct image_codec image_jpeg, image_png, image_webp;

@@ -16,6 +16,7 @@ struct reader {
     jmp_buf out;
     struct err *e;
     uint64_t pixels;
+    const struct image_clock *clock;
 };
 
 static _Noreturn void give_up(struct reader *r, int code)
@@ -56,10 +57,15 @@ static void on_progress(j_common_ptr cinfo)
     struct reader *r = cinfo->client_data;
     int scans = r->cinfo.input_scan_number;
 
-    if (scans <= IMAGE_SCANS_MAX && (uint64_t)scans * r->pixels <= IMAGE_WORK_MAX)
+    if (scans > IMAGE_SCANS_MAX || (uint64_t)scans * r->pixels > IMAGE_WORK_MAX)
+        err_set(r->e, ERR_LIMIT, "JPEG: scan %d over %llu pixels: more work than a picture takes",
+                scans, (unsigned long long)r->pixels);
+    else if (!image_clock_check(r->clock, "JPEG", "row",
+                                r->cinfo.output_scanline ? r->cinfo.output_scanline
+                                                         : r->cinfo.input_iMCU_row *
+                                                               r->cinfo.max_v_samp_factor * DCTSIZE,
+                                r->cinfo.image_height, r->e))
         return;
-    err_set(r->e, ERR_LIMIT, "JPEG: scan %d over %llu pixels: more work than a picture takes",
-            scans, (unsigned long long)r->pixels);
     longjmp(r->out, 1);
 }
 
@@ -166,9 +172,9 @@ static void read_rows(struct reader *r, uint8_t *out)
 }
 
 static int jpeg_pixels(uint8_t *out, const struct image_head *head, const uint8_t *data, size_t n,
-                       struct err *e)
+                       const struct image_clock *clock, struct err *e)
 {
-    struct reader r = {.e = e};
+    struct reader r = {.e = e, .clock = clock};
 
     if (setjmp(r.out)) {
         jpeg_destroy_decompress(&r.cinfo);

@@ -13,6 +13,7 @@ struct reader {
     png_infop info;
     struct bytes left;
     struct err *e;
+    const struct image_clock *clock;
 };
 
 static void on_error(png_structp png, png_const_charp text)
@@ -138,13 +139,16 @@ static void read_rows(struct reader *r, uint8_t *out, const struct image_head *h
     passes = png_set_interlace_handling(r->png);
     png_read_update_info(r->png, r->info);
     for (; passes; passes--)
-        for (uint32_t y = 0; y < head->height; y++)
+        for (uint32_t y = 0; y < head->height; y++) {
+            if (y % 16 == 0 && image_clock_check(r->clock, "PNG", "row", y, head->height, r->e))
+                png_longjmp(r->png, 1);
             png_read_row(r->png, out + (size_t)y * head->width * head->channels, NULL);
+        }
     png_read_end(r->png, NULL);
 }
 
 static int png_pixels(uint8_t *out, const struct image_head *head, const uint8_t *data, size_t n,
-                      struct err *e)
+                      const struct image_clock *clock, struct err *e)
 {
     struct reader r;
 
@@ -154,6 +158,7 @@ static int png_pixels(uint8_t *out, const struct image_head *head, const uint8_t
         reader_close(&r);
         return e->code;
     }
+    r.clock = clock;
     read_rows(&r, out, head);
     reader_close(&r);
     return 0;

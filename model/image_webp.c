@@ -53,23 +53,47 @@ static int webp_head(struct image_head *out, const uint8_t *data, size_t n, stru
     return 0;
 }
 
-static int decode_frame(uint8_t *to, const struct image_head *head, const WebPIterator *frame,
+enum { STEP = 64 << 10 }; /* bytes between two looks at the clock */
+
+/* The same decoder as in one call, given more and more of the bytes. */
+static int decode_bytes(WebPIDecoder *decoder, const WebPData *d, const struct image_clock *clock,
                         struct err *e)
+{
+    VP8StatusCode st = VP8_STATUS_SUSPENDED;
+
+    for (size_t n = 0; n < d->size && st == VP8_STATUS_SUSPENDED;) {
+        if (image_clock_check(clock, "WebP", "byte", n, d->size, e))
+            return e->code;
+        n = d->size - n > STEP ? n + STEP : d->size;
+        st = WebPIUpdate(decoder, d->bytes, n);
+    }
+    if (st == VP8_STATUS_OUT_OF_MEMORY)
+        return err_set(e, ERR_NOMEM, "WebP: libwebp's buffers");
+    return st == VP8_STATUS_OK
+               ? 0
+               : err_set(e, ERR_CORRUPT, "WebP: the pixels end early or are damaged");
+}
+
+static int decode_frame(uint8_t *to, const struct image_head *head, const WebPIterator *frame,
+                        const struct image_clock *clock, struct err *e)
 {
     size_t stride = (size_t)head->width * head->channels;
     uint8_t *at = to + frame->y_offset * stride + (size_t)frame->x_offset * head->channels;
     size_t room = stride * ((size_t)head->height - frame->y_offset) -
                   (size_t)frame->x_offset * head->channels;
-    const WebPData *d = &frame->fragment;
-    const uint8_t *ok = head->channels == 4
-                            ? WebPDecodeRGBAInto(d->bytes, d->size, at, room, (int)stride)
-                            : WebPDecodeRGBInto(d->bytes, d->size, at, room, (int)stride);
+    WebPIDecoder *decoder =
+        WebPINewRGB(head->channels == 4 ? MODE_RGBA : MODE_RGB, at, room, (int)stride);
+    int rc;
 
-    return ok ? 0 : err_set(e, ERR_CORRUPT, "WebP: the pixels end early or are damaged");
+    if (!decoder)
+        return err_set(e, ERR_NOMEM, "WebP: libwebp's buffers");
+    rc = decode_bytes(decoder, &frame->fragment, clock, e);
+    WebPIDelete(decoder);
+    return rc;
 }
 
 static int webp_pixels(uint8_t *out, const struct image_head *head, const uint8_t *data, size_t n,
-                       struct err *e)
+                       const struct image_clock *clock, struct err *e)
 {
     WebPDemuxer *demux = open_demux(data, n, e);
     WebPIterator frame = {0};
@@ -85,7 +109,7 @@ static int webp_pixels(uint8_t *out, const struct image_head *head, const uint8_
         rc = err_set(e, ERR_CORRUPT, "WebP: a frame of %d x %d at %d, %d leaves the canvas",
                      frame.width, frame.height, frame.x_offset, frame.y_offset);
     else
-        rc = decode_frame(out, head, &frame, e);
+        rc = decode_frame(out, head, &frame, clock, e);
     WebPDemuxReleaseIterator(&frame);
     WebPDemuxDelete(demux);
     return rc;

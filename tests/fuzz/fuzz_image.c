@@ -16,6 +16,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
+    static const struct image_rule rule = {IMAGE_PATCHES_DEFAULT, IMAGE_SIDE_PATCHES, 0};
     struct image_head head;
     struct image m;
     struct mem mem;
@@ -30,7 +31,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     require(head.orientation >= 1 && head.orientation <= 8);
     if ((uint64_t)head.width * head.height > 4 << 20)
         return 0;
-    if (!image_open(&m, &mem, data, size, IMAGE_PATCHES_DEFAULT, IMAGE_SIDE_PATCHES, &e)) {
+    if (!image_open(&m, &mem, data, size, &rule, &e)) {
         require(mem.peak_total <= image_peak_bytes(&m.head, &m.fit));
         image_close(&m);
     } else {

@@ -1,6 +1,6 @@
 /* tests/model/image_dump.c - what model/image.c makes of files, a line each.
  *
- *     image_dump MAX_PATCHES SIDE_PATCHES FILE...
+ *     image_dump MAX_PATCHES SIDE_PATCHES MS FILE...
  *
  * WIDTH HEIGHT FIT_WIDTH FIT_HEIGHT PADDED_WIDTH PADDED_HEIGHT TOKENS CRC, or the error's name and
  * text; then the peak of the memory account.
@@ -29,7 +29,13 @@ static uint8_t *read_file(const char *path, size_t *n)
 
 int main(int argc, char **argv)
 {
-    for (int i = 3; i < argc; i++) {
+    struct image_rule rule;
+
+    if (argc < 4)
+        return 2;
+    rule = (struct image_rule){(uint32_t)atoi(argv[1]), (uint32_t)atoi(argv[2]),
+                               (uint32_t)atoi(argv[3])};
+    for (int i = 4; i < argc; i++) {
         struct image m;
         struct mem mem;
         struct err e;
@@ -37,7 +43,7 @@ int main(int argc, char **argv)
         uint8_t *data = read_file(argv[i], &n);
 
         mem_init(&mem, 0);
-        if (image_open(&m, &mem, data, n, (uint32_t)atoi(argv[1]), (uint32_t)atoi(argv[2]), &e)) {
+        if (image_open(&m, &mem, data, n, &rule, &e)) {
             printf("%s %s", err_name(e.code), e.text);
         } else {
             const struct image_fit *f = &m.fit;

@@ -179,6 +179,25 @@ def expected(data, max_patches, side_patches):
     return " ".join(map(str, words)) + f" {zlib.crc32(padded.tobytes()):08x}"
 
 
+def dumped(dump, path, max_patches=1024, side_patches=512, ms=0):
+    args = [dump, *map(str, (max_patches, side_patches, ms)), path]
+    return subprocess.run(args, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+
+
+def late(dump, where):
+    """How many formats are not refused when their time is over; sound pictures, one millisecond."""
+    path, bad = Path(where, "slow"), 0
+    image = picture(4000, 3000)
+    for name, options in (("JPEG", {}), ("JPEG", {"progressive": True}), ("PNG", {"compress_level": 1}),
+                          ("WEBP", {"quality": 95, "method": 0})):
+        path.write_bytes(save(image, name, **options))
+        got = dumped(dump, path, ms=1)
+        if "a picture may take 1" not in got or " LEFT" in got:
+            bad += 1
+            print(f"{name} {options}: {got}, after 1 ms")
+    return bad
+
+
 def compare(dump, where, quick, max_patches, side_patches):
     """(how many pictures, how many differ); every picture is made, written and forgotten."""
     n = bad = 0
@@ -186,8 +205,7 @@ def compare(dump, where, quick, max_patches, side_patches):
     for name, data in pictures(quick):
         path.write_bytes(data)
         want = expected(data, max_patches, side_patches)
-        got = subprocess.run([dump, str(max_patches), str(side_patches), path],
-                             stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+        got = dumped(dump, path, max_patches, side_patches)
         n += 1
         if got != want:
             bad += 1
@@ -199,6 +217,7 @@ def main(dump, *options):
     with tempfile.TemporaryDirectory() as where:
         n, bad = compare(dump, where, "--quick" in options, 1024, 512)
         m, worse = compare(dump, where, True, 4096, 40)
+        bad += late(dump, where)
     print(f"{n} + {m} pictures, {bad + worse} differ")
     return bad + worse != 0 or n < 40
 

@@ -36,7 +36,9 @@ static struct file corpus(const char *name)
 
 static int open_image(struct image *m, struct mem *mem, const void *data, size_t n, struct err *e)
 {
-    return image_open(m, mem, data, n, IMAGE_PATCHES_DEFAULT, IMAGE_SIDE_PATCHES, e);
+    static const struct image_rule rule = {IMAGE_PATCHES_DEFAULT, IMAGE_SIDE_PATCHES, 0};
+
+    return image_open(m, mem, data, n, &rule, e);
 }
 
 static void sizes_follow_the_released_rule(void **state)

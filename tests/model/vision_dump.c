@@ -44,7 +44,8 @@ static int encode(const char *dir, unsigned threads, unsigned cpu, const void *d
         vision_shape_read(&shape, container_manifest(c), container_dirfd(c), e) ||
         vision_weight_bytes(&planned, &shape, container_manifest(c), e) ||
         vision_open(&v, c, &shape, &k, &mem, NULL, e) || team_open_n(&team, threads, e) ||
-        image_open(&m, &mem, data, n, shape.max_patches, shape.side_patches, e))
+        image_open(&m, &mem, data, n,
+                   &(struct image_rule){shape.max_patches, shape.side_patches, 0}, e))
         goto out;
     if (m.fit.patches_x * m.fit.patches_y > vision_patches_max(&shape)) {
         err_set(e, ERR_LIMIT, "%u x %u patches: more than vision_patches_max", m.fit.patches_x,
