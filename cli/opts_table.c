@@ -89,8 +89,9 @@ const struct opt opts_table[] = {
      .help = "a picture (JPEG, PNG, WebP) before the text, or where a --markup text says "
              "<|media_pad|>; up to 32",
      .other = OTHER({CMD_CHAT, "a picture (JPEG, PNG, WebP) with the first message; up to 32"})},
-    {"vision", 0, OPT_SET, GROUP_MEMORY, TALKS | CMD_PLAN, FIELD(vision),
-     .help = "load the vision tower, for pictures that come later; --image does, too"},
+    {"vision", 0, OPT_SET, GROUP_MEMORY, TALKS | CMD_PLAN | CMD_SYNTH, FIELD(vision),
+     .help = "load the vision tower, for pictures that come later; --image does, too",
+     .other = OTHER({CMD_SYNTH, "with a vision tower, if the shape has one"})},
     {"free-vision", 0, OPT_SET, GROUP_MEMORY, TALKS, FIELD(free_vision),
      .help = "read the tower when a picture needs it, and give its memory back after that"},
     {"image-patches", 0, OPT_INT, GROUP_MEMORY, TALKS | CMD_PLAN | CMD_IMAGE, FIELD(image_patches),

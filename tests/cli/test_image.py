@@ -129,6 +129,22 @@ def test_pictures_survive_save_edit_and_retry(photo, seeing, tmp_path, home):
     assert "0 of" in said
 
 
+def test_a_synthetic_model_sees(photo, tmp_path):
+    model = tmp_path / "noise.waste"
+    args = ("synth", model, "--shape", "tiny-k3", "--layers", 4, "--experts", 8, "--top-k", 2)
+    assert waste_json(*args, "--vision")["was_complete"] is False
+    assert waste_json("verify", model)["bad"] == 0
+    tokens, summary = run_lines(model, "he", "--image", photo, "-n", 3)
+    assert len(tokens) == 3 and summary["prompt_tokens"] > 12
+    assert waste_json("plan", model, "--vision")["vision_bytes"] > 0
+    assert waste_json(*args, "--vision")["was_complete"] is True
+    for other in (args, ("synth", tmp_path / "blind.waste", *args[2:], "--vision")):
+        waste("synth", tmp_path / "blind.waste", *args[2:], check=0)
+        assert "vision" in waste_error(*other, check=2)["detail"]  # another container is there
+    error = waste_error("synth", tmp_path / "b", "--shape", "tiny-kimi", "--vision", check=2)
+    assert "tower" in error["detail"] + error["error"]
+
+
 def test_pictures_that_cannot_be_shown_are_named(photo, seeing, tmp_path, home):
     request = {"messages": [asked(photo, "he")]}
     assert "--vision" in batch(seeing, tmp_path, request, args=(), check=1)[0]["error"]
