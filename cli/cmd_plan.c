@@ -12,6 +12,7 @@
 
 struct rates {
     double drive, ram; /* bytes per second; 0: no estimate was asked for */
+    double tower;      /* multiply-adds per second, measured if there are images */
     bool measured;     /* the drive */
     bool direct;       /* what was measured is the disk, not the page cache */
 };
@@ -35,6 +36,8 @@ static int find_rates(struct cli *c, const char *path, const waste_plan *p, stru
     if (c->opts.measure && measure_drive(&r->drive, &r->direct, path, c->opts.direct, &e))
         return fail_err(c, &e, "plan");
     r->measured = c->opts.measure;
+    if (c->opts.n_images && measure_tower(&r->tower, (unsigned)c->opts.threads, &e))
+        return fail_err(c, &e, "plan");
     if (!c->opts.ram && measure_ram(&r->ram, &e))
         return fail_err(c, &e, "plan");
     return 0;
@@ -214,8 +217,11 @@ static int print_images(struct cli *c, const char *path, const waste_plan *p, co
             break;
         printf("  %s: %u x %u, %u positions, %.1f G multiply-adds in the tower", c->opts.image[k],
                i.width, i.height, i.n_rows, (double)i.tower_macs * 1e-9);
+        if (r->drive > 0)
+            printf(": at least %.1f s at the %.1f G/s of its products here",
+                   (double)i.tower_macs / r->tower, r->tower * 1e-9);
         if (r->drive > 0 && p->fits)
-            printf(", at most %.1f s of reading", image_disk_s(p, &i, r->drive));
+            printf("; at most %.1f s of reading", image_disk_s(p, &i, r->drive));
         printf("\n");
     }
     return rc;
@@ -257,6 +263,10 @@ static int images_json(struct cli *c, const char *path, const waste_plan *p, con
                       json_text(c->opts.image[k], strlen(c->opts.image[k])), "width", (int)i.width,
                       "height", (int)i.height, "positions", (int)i.n_rows, "tower_macs",
                       count(i.tower_macs), "decode_bytes", count(i.decode_bytes));
+        if (o && r->drive > 0) {
+            json_object_set_new(o, "macs_per_s", json_f64(r->tower));
+            json_object_set_new(o, "tower_s", json_f64((double)i.tower_macs / r->tower));
+        }
         if (o && r->drive > 0 && p->fits)
             json_object_set_new(o, "disk_s", json_f64(image_disk_s(p, &i, r->drive)));
         json_array_append_new(list, o);

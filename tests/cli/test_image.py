@@ -171,6 +171,7 @@ def test_plan_prices_a_picture(photo, seeing):
     assert priced["floor_bytes"] == plain["floor_bytes"] + priced["vision_bytes"]
     image, = priced["images"]
     assert image["positions"] == 12 and image["tower_macs"] > 0 and image["disk_s"] > 0
+    assert abs(image["tower_s"] * image["macs_per_s"] / image["tower_macs"] - 1) < 1e-6
     assert b"12 positions" in waste("plan", seeing, "--image", photo).stdout
 
 
