@@ -183,10 +183,13 @@ static void tower_rest(waste_ctx *ctx)
 static int encode(waste_ctx *ctx, struct waiting *w, struct watched *by, struct err *e)
 {
     struct vision_watch watch = {&ctx->progress, tower_poll, by};
-    int rc = tower_open(ctx, e);
+    int rc;
 
-    if (rc)
-        return rc;
+    tower_poll(by);
+    if (progress_cancelled(&ctx->progress))
+        return err_set(e, ERR_CANCELLED, "cancelled before a picture was seen");
+    if (tower_open(ctx, e))
+        return e->code;
     progress_begin(&ctx->progress, PHASE_IMAGE, ctx->facts.vision.blocks);
     ctx->running = true;
     team_begin(ctx->team);

@@ -28,6 +28,7 @@ import oracle_vision  # noqa: E402
 
 PAD = oracle_vision.MEDIA_PAD
 OK, E_FORMAT, E_BUDGET, E_ARG, E_UNSUPPORTED, E_CORRUPT, E_LIMIT = 0, -2, -3, -5, -6, -9, -10
+E_CANCELLED = -7
 SIZES = [(100, 70), (30, 40)]  # 12 rows, and 4
 
 
@@ -77,7 +78,7 @@ def lib():
     lib.waste_error_detail.restype = c_char_p
     for name in ("waste_session_default",):
         getattr(lib, name).restype = c_void_p
-    for name in ("waste_error_detail", "waste_session_default", "waste_close", "waste_image_clear",
+    for name in ("waste_error_detail", "waste_session_default", "waste_close", "waste_image_clear", "waste_session_image_clear",
                  "waste_session_reset", "waste_state_reset"):
         getattr(lib, name).argtypes = [c_void_p]
     lib.waste_step.argtypes = [c_void_p, POINTER(Item), c_size_t]
@@ -361,6 +362,32 @@ def test_a_picture_that_is_in_the_state_costs_no_tower(lib, box, tmp_path):
         assert m.add(picture(30, 40, seed=1))[0] == OK
         assert m.feed(prompt) == E_CORRUPT and "tower" in m.why()
         lib.waste_store_close(store)
+
+
+@pytest.mark.parametrize("whose", ["context", "session"])
+def test_a_picture_that_nobody_waits_for_is_not_seen(lib, box, tmp_path, whose):
+    """A cancel before the tower, which would fail if it ran; the picture waits for the next try."""
+    lib.waste_cancel.argtypes = lib.waste_session_cancel.argtypes = [c_void_p]
+    mine = tmp_path / "mine.waste"
+    shutil.copytree(box, mine)
+    ids = [3] + [PAD] * 4 + [7]
+    with Opened(lib, mine, free=1) as m:
+        undo = spoil_tower(mine)
+        assert m.add(picture(30, 40))[0] == OK
+        if whose == "context":
+            lib.waste_cancel(m.ctx)
+        else:
+            lib.waste_session_cancel(m.session)
+        item = Item(size=ctypes.sizeof(Item), session=m.session, ids=(c_int32 * 6)(*ids), n_ids=6)
+        status = lib.waste_step(m.ctx, byref(item), 1)
+        assert (status if whose == "context" else item.status) == E_CANCELLED
+        assert status == OK or whose == "context"
+        assert item.n_done == 0
+        assert m.feed(ids) == E_CORRUPT
+        undo()
+        lib.waste_session_image_clear(m.session)  # a tower that was read is kept while pictures wait
+        assert m.add(picture(30, 40))[0] == OK
+        assert m.feed(ids) == OK and m.feed([PAD]) == E_ARG
 
 
 def test_a_budget_without_the_tower_in_it_is_refused(lib, box):
