@@ -18,7 +18,8 @@ enum phase {
     PHASE_VERIFY,
     PHASE_SYNTH,
     PHASE_CONVERT,
-    PHASE_PLACE
+    PHASE_PLACE,
+    PHASE_IMAGE
 };
 
 struct progress {

@@ -35,7 +35,8 @@ __attribute__((format(printf, 4, 5))) static size_t append(char *text, size_t si
 
 static size_t append_counts(char *text, size_t size, const struct bar_state *s)
 {
-    static const char *const names[] = {[BAR_TOKENS] = "tokens", [BAR_RECORDS] = "records"};
+    static const char *const names[] = {
+        [BAR_TOKENS] = "tokens", [BAR_RECORDS] = "records", [BAR_BLOCKS] = "blocks"};
     char done[UNITS_TEXT], total[UNITS_TEXT];
 
     if (s->unit == BAR_BYTES && s->total)

@@ -15,7 +15,7 @@
 #include "base/progress.h"
 #include "cli/term.h"
 
-enum bar_unit { BAR_BYTES, BAR_TOKENS, BAR_RECORDS };
+enum bar_unit { BAR_BYTES, BAR_TOKENS, BAR_RECORDS, BAR_BLOCKS };
 
 struct bar {
     struct term *term;

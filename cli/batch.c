@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "cli/nearest.h"
+#include "cli/pictures.h"
 #include "cli/prompt.h"
 #include "cli/units.h"
 
@@ -71,6 +72,8 @@ static uint64_t hash_settings(const struct opts *o)
     uint64_t h = hash(HASH_BEGIN, numbers, sizeof(numbers));
 
     h = hash_text(hash_text(h, o->system), o->think);
+    if (o->image_patches)
+        h = hash(h, &o->image_patches, sizeof(o->image_patches));
     for (unsigned i = 0; i < o->n_stop; i++)
         h = hash_text(h, o->stop[i]);
     for (unsigned i = 0; i < o->n_bias; i++)
@@ -422,6 +425,11 @@ static int as_request(struct asked *a, struct err *e)
     json_t *messages = json_deep_copy(json_object_get(a->line, "messages"));
     int bad = 0;
 
+    if (pictures_measure(messages, e)) {
+        json_decref(messages);
+        json_decref(request);
+        return e->code;
+    }
     if (prompt)
         messages = json_pack("[{s:s, s:O}]", "role", "user", "content", prompt);
     for (size_t i = 0; i < N_ELEMS(passed); i++) {

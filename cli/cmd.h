@@ -14,6 +14,7 @@ int cmd_detokenize(struct cli *c);
 int cmd_place(struct cli *c);
 int cmd_plan(struct cli *c);
 int cmd_doctor(struct cli *c);
+int cmd_image(struct cli *c);
 int cmd_info(struct cli *c);
 int cmd_verify(struct cli *c);
 int cmd_convert(struct cli *c);

@@ -10,6 +10,7 @@
 
 #include "cli/slash.h"
 #include "cli/load.h"
+#include "cli/pictures.h"
 #include "cli/places.h"
 
 enum { CHECKPOINTS = 4 };
@@ -325,6 +326,8 @@ int cmd_chat(struct cli *c)
         rc = draw_seed(c, &c->opts);
     if (!rc && talk_open(&chat.talk, c->opts.system, c->opts.think, &e))
         rc = fail_err(c, &e, "chat");
+    if (!rc)
+        rc = pictures_attach(c, path, &chat.talk);
     if (!rc)
         rc = profile_begin(c, &chat.profile);
     if (!rc) {

@@ -6,11 +6,13 @@
 
 #include "cli/estimate.h"
 #include "cli/load.h"
+#include "cli/pictures.h"
 #include "cli/safe.h"
 #include "cli/units.h"
 
 struct rates {
     double drive, ram; /* bytes per second; 0: no estimate was asked for */
+    double tower;      /* multiply-adds per second, measured if there are images */
     bool measured;     /* the drive */
     bool direct;       /* what was measured is the disk, not the page cache */
 };
@@ -34,6 +36,8 @@ static int find_rates(struct cli *c, const char *path, const waste_plan *p, stru
     if (c->opts.measure && measure_drive(&r->drive, &r->direct, path, c->opts.direct, &e))
         return fail_err(c, &e, "plan");
     r->measured = c->opts.measure;
+    if (c->opts.n_images && measure_tower(&r->tower, (unsigned)c->opts.threads, &e))
+        return fail_err(c, &e, "plan");
     if (!c->opts.ram && measure_ram(&r->ram, &e))
         return fail_err(c, &e, "plan");
     return 0;
@@ -118,6 +122,8 @@ static void print_memory(const waste_plan *p)
     row("trunk", p->mem.trunk_bytes, "");
     row("state", p->mem.state_bytes, "");
     row("scratch", p->mem.scratch_bytes, "");
+    if (p->mem.vision_bytes)
+        row("vision", p->mem.vision_bytes, "tower, its buffers, rows that wait");
     row("experts, at least", p->mem.min_expert_cache, "");
     snprintf(remark, sizeof(remark), "for passes of %u rows; less is refused", rows);
     row("floor", p->mem.floor_bytes, remark);
@@ -188,9 +194,43 @@ static void print_verdict(const waste_plan *p)
         printf("Fits.\n");
 }
 
-static int print_text(struct cli *c, const waste_plan *p, const struct rates *r)
+/* A pass reads each expert that a row of it wants; of many rows, that is every one. */
+static double image_disk_s(const waste_plan *p, const waste_image_info *i, double drive)
+{
+    uint64_t passes = (i->n_rows + p->max_rows - 1) / p->max_rows;
+    double wanted = (double)i->n_rows * (double)p->mem.working_set_bytes;
+    double all = (double)passes * (double)p->expert_bytes;
+
+    return (wanted < all ? wanted : all) / drive;
+}
+
+static int print_images(struct cli *c, const char *path, const waste_plan *p, const struct rates *r)
+{
+    waste_image_info i;
+    int rc = 0;
+
+    if (c->opts.n_images)
+        printf("Images\n");
+    for (unsigned k = 0; !rc && k < c->opts.n_images; k++) {
+        rc = picture_look(c, path, c->opts.image[k], &i);
+        if (rc)
+            break;
+        printf("  %s: %u x %u, %u positions, %.1f G multiply-adds in the tower", c->opts.image[k],
+               i.width, i.height, i.n_rows, (double)i.tower_macs * 1e-9);
+        if (r->drive > 0)
+            printf(": at least %.1f s at the %.1f G/s of its products here",
+                   (double)i.tower_macs / r->tower, r->tower * 1e-9);
+        if (r->drive > 0 && p->fits)
+            printf("; at most %.1f s of reading", image_disk_s(p, &i, r->drive));
+        printf("\n");
+    }
+    return rc;
+}
+
+static int print_text(struct cli *c, const char *path, const waste_plan *p, const struct rates *r)
 {
     char total[UNITS_TEXT], active[UNITS_TEXT], arch[256];
+    int rc;
 
     printf("%s: %u layers, %u of them with %u experts (%u a token), %s parameters (%s a token)\n",
            safe_text(arch, sizeof(arch), p->arch, strnlen(p->arch, sizeof(p->arch)), ""),
@@ -200,15 +240,53 @@ static int print_text(struct cli *c, const waste_plan *p, const struct rates *r)
     print_disk(p);
     if (r->drive > 0 && p->fits)
         print_estimate(c, p, r);
+    rc = print_images(c, path, p, r);
+    if (rc)
+        return rc;
     print_verdict(p);
     return term_flush(&c->term) ? 0 : fail_output(c);
 }
 
-static int print_json(struct cli *c, const waste_plan *p, const struct rates *r)
+static int images_json(struct cli *c, const char *path, const waste_plan *p, const struct rates *r,
+                       json_t *list)
 {
-    json_t *o = plan_json(p);
-    int rc;
+    waste_image_info i;
+    int rc = 0;
 
+    for (unsigned k = 0; !rc && k < c->opts.n_images; k++) {
+        json_t *o;
+
+        rc = picture_look(c, path, c->opts.image[k], &i);
+        if (rc)
+            break;
+        o = json_pack("{s:o, s:i, s:i, s:i, s:I, s:I}", "file",
+                      json_text(c->opts.image[k], strlen(c->opts.image[k])), "width", (int)i.width,
+                      "height", (int)i.height, "positions", (int)i.n_rows, "tower_macs",
+                      count(i.tower_macs), "decode_bytes", count(i.decode_bytes));
+        if (o && r->drive > 0) {
+            json_object_set_new(o, "macs_per_s", json_f64(r->tower));
+            json_object_set_new(o, "tower_s", json_f64((double)i.tower_macs / r->tower));
+        }
+        if (o && r->drive > 0 && p->fits)
+            json_object_set_new(o, "disk_s", json_f64(image_disk_s(p, &i, r->drive)));
+        json_array_append_new(list, o);
+    }
+    return rc;
+}
+
+static int print_json(struct cli *c, const char *path, const waste_plan *p, const struct rates *r)
+{
+    json_t *o = plan_json(p), *images = json_array();
+    int rc = images_json(c, path, p, r, images);
+
+    if (rc) {
+        json_decref(o);
+        json_decref(images);
+        return rc;
+    }
+    if (c->opts.n_images)
+        json_object_set(o, "images", images);
+    json_decref(images);
     if (o && r->drive > 0 && p->fits)
         json_object_set_new(o, "estimate", estimate_json(c, p, r));
     rc = say_json(c, o);
@@ -234,5 +312,5 @@ int cmd_plan(struct cli *c)
     rc = find_rates(c, path, &plan, &rates);
     if (rc)
         return rc;
-    return c->opts.json ? print_json(c, &plan, &rates) : print_text(c, &plan, &rates);
+    return c->opts.json ? print_json(c, path, &plan, &rates) : print_text(c, path, &plan, &rates);
 }

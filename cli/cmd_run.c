@@ -7,6 +7,7 @@
 
 #include "cli/batch.h"
 #include "cli/load.h"
+#include "cli/pictures.h"
 #include "cli/prompt.h"
 #include "cli/talk.h"
 #include "cli/turn.h"
@@ -15,6 +16,7 @@ enum { BATCH_CHECKPOINTS = 2 };
 
 struct run {
     struct cli *c;
+    const char *path; /* of the container */
     struct speaker by;
     struct ids prompt;
     struct turn turn;
@@ -207,6 +209,22 @@ static int generate(struct run *r)
     return finish(r);
 }
 
+/* Pictures into the prompt, which may be too long now. */
+static int see(struct run *r)
+{
+    struct err e;
+    int rc;
+
+    if (r->by.chat) {
+        rc = turn_see(&r->turn, &e) ? fail_err(r->c, &e, "--image") : 0;
+    } else {
+        rc = pictures_place(r->c, r->by.ctx, &r->prompt);
+        r->turn.ids = r->prompt.id;
+        r->turn.n_ids = r->prompt.n;
+    }
+    return rc ? rc : prompt_fits(r->c, r->turn.n_ids);
+}
+
 static int open_and_generate(struct run *r, const char *path)
 {
     struct cli *c = r->c;
@@ -220,6 +238,8 @@ static int open_and_generate(struct run *r, const char *path)
         model_banner(c, r->by.ctx);
         rc = speaker_open(&r->by, c);
     }
+    if (!rc && !r->batch && (c->opts.n_images || r->by.chat))
+        rc = see(r);
     if (!rc && (c->opts.checkpoints > 0 || states))
         rc = speaker_store(&r->by, states);
     if (!rc) {
@@ -289,8 +309,11 @@ static int read_message(struct run *r)
         remove_newlines(&text);
     if (!text.len)
         rc = fail(c, EXIT_USAGE, NULL, "run", "the prompt is empty");
-    if (!rc && (talk_open(&talk, o->system, o->think, &e) ||
-                talk_say(&talk, "user", text.bytes, text.len, &e)))
+    if (!rc && talk_open(&talk, o->system, o->think, &e))
+        rc = fail_err(c, &e, "run");
+    if (!rc)
+        rc = pictures_attach(c, r->path, &talk);
+    if (!rc && talk_say(&talk, "user", text.bytes, text.len, &e))
         rc = fail_err(c, &e, "run");
     if (!rc)
         rc = read_tools(r, &talk);
@@ -328,9 +351,11 @@ static int open_batch(struct run *r, const char *path)
 {
     int rc;
 
-    if (r->c->opts.ids || r->c->opts.json)
+    if (r->c->opts.ids || r->c->opts.json || r->c->opts.n_images)
         return fail(r->c, EXIT_USAGE, NULL, "--out", "it does not go with %s",
-                    r->c->opts.ids ? "--ids" : "--json: the file has the objects");
+                    r->c->opts.ids        ? "--ids"
+                    : r->c->opts.n_images ? "--image: messages name their pictures (--vision)"
+                                          : "--json: the file has the objects");
     if (r->c->opts.tools)
         return fail(r->c, EXIT_USAGE, NULL, "--tools", "with --out the requests have the tools");
     rc = batch_open(&r->batch, r->c);
@@ -345,8 +370,11 @@ int cmd_run(struct cli *c)
     char path[PATH_MAX];
     int rc = model_find(c, c->opts.arg[1], path);
 
+    r.path = path;
     if (!rc)
         rc = model_check(c, path);
+    if (!rc)
+        rc = pictures_check(c, path);
     if (!rc)
         rc = find_format(&r, path);
     if (!rc)

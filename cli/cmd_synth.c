@@ -66,7 +66,8 @@ int cmd_synth(struct cli *c)
                               .top_k = c->opts.top_k > 0 ? (unsigned)c->opts.top_k : 0,
                               .seed = c->opts.seed,
                               .threads = (unsigned)c->opts.threads,
-                              .buffered = !c->opts.direct};
+                              .buffered = !c->opts.direct,
+                              .vision = c->opts.vision};
     struct progress progress = {0};
     struct synth_plan plan;
     struct synth_result result;

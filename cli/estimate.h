@@ -30,6 +30,10 @@ struct estimate estimate_decode(uint64_t pool_bytes, uint64_t working_set_bytes,
 /* Bytes per second of this machine's memory: a sum over a large buffer on all cores, 0.3 s. */
 int measure_ram(double *rate, struct err *e);
 
+/* Multiply-adds per second of the vision tower's products (8 bits, 1024 columns, f32) on so many
+ * threads (0: as a model would choose), 0.3 s. ERR_NOMEM. */
+int measure_tower(double *rate, unsigned threads, struct err *e);
+
 /* Bytes per second of random reads of record_bytes in a directory, for half a second; writes and
  * removes a file of 256 MiB. ERR_IO. */
 int measure_dir(double *rate, const char *dir, uint32_t record_bytes, struct err *e);

@@ -125,17 +125,19 @@ int ids_check(struct cli *c, waste_ctx *ctx, const int32_t *ids, size_t n)
 static int on_progress(const waste_progress *p, void *user)
 {
     struct cli *c = user;
-    static const char loading[] = "loading", prompt[] = "prompt";
+    static const char loading[] = "loading", prompt[] = "prompt", image[] = "image";
     const char *label = p->phase == 1     ? loading
+                        : p->phase == 4   ? image
                         : c->prompt_label ? c->prompt_label /* passes of one row, too */
                         : p->phase == 2   ? prompt
                                           : NULL;
+    enum bar_unit unit = label == loading ? BAR_BYTES : label == image ? BAR_BLOCKS : BAR_TOKENS;
 
     if (!label)
         bar_end(&c->bar);
     else if (c->bar.label != label)
-        bar_begin(&c->bar, label, label == loading ? BAR_BYTES : BAR_TOKENS);
-    if (label && label != loading && (c->prompt_total || c->prompt_label))
+        bar_begin(&c->bar, label, unit);
+    if (label && label != loading && label != image && (c->prompt_total || c->prompt_label))
         bar_update(&c->bar, c->prompt_done + p->done, c->prompt_total, c->prompt_bytes + p->bytes);
     else if (label)
         bar_update(&c->bar, p->done, p->total, p->bytes);
@@ -163,7 +165,10 @@ void model_settings(struct cli *c, waste_cfg *cfg, waste_opts *opts)
     cfg->exclusive_open = o->exclusive;
     if (o->ctx)
         cfg->ctx_tokens = (uint32_t)o->ctx;
+    cfg->vision = o->vision;
     waste_opts_init(opts);
+    opts->image_patches = (uint32_t)o->image_patches;
+    opts->vision_free = o->free_vision;
     opts->lookahead = (int32_t)o->lookahead;
     opts->io_engine = o->io;
     opts->io_depth = (uint32_t)o->io_depth;

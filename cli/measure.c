@@ -1,4 +1,4 @@
-/* cli/measure.c - the two rates that cli/estimate.h wants. */
+/* cli/measure.c - the rates that cli/estimate.h wants. */
 #include "cli/estimate.h"
 
 #include <errno.h>
@@ -10,14 +10,18 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/cpu.h"
 #include "base/machine.h"
 #include "base/thread.h"
 #include "cli/bar.h"
 #include "cli/term.h"
 #include "expertfs/container.h"
+#include "model/kernels/kernels.h"
+#include "model/team.h"
 
 #define RAM_NS   300000000ull
 #define DRIVE_NS 1000000000ull
+#define TOWER_NS 300000000ull
 
 enum {
     RAM_BYTES = 512 << 20,      /* of all threads together: beyond any cache, we hope */
@@ -282,4 +286,83 @@ int measure_drive(double *rate, bool *direct, const char *dir, bool want_direct,
         *direct = all_direct(c);
     container_close(c);
     return bad;
+}
+
+/* ---- the vision tower ---- */
+
+enum { TOWER_WIDTH = 1024, TOWER_ROWS = 64, TOWER_UNIT = 16 };
+
+struct product {
+    struct kernels k;
+    struct tensor w;
+    float x[TOWER_ROWS][TOWER_WIDTH], y[TOWER_ROWS][TOWER_WIDTH];
+    uint16_t scale[TOWER_WIDTH][TOWER_WIDTH / FORMAT_GROUP];
+    _Alignas(64) uint8_t codes[TOWER_WIDTH][TOWER_WIDTH];
+};
+
+static void multiply_units(void *arg, unsigned u0, unsigned u1, unsigned thread)
+{
+    struct product *p = arg;
+
+    (void)thread;
+    p->k.gemv(p->y[0], TOWER_WIDTH, p->x[0], TOWER_WIDTH, TOWER_ROWS, &p->w, u0 * TOWER_UNIT,
+              u1 * TOWER_UNIT);
+}
+
+static struct product *product_make(void)
+{
+    struct product *p = aligned_alloc(64, sizeof(*p)); /* a multiple, for the codes */
+
+    if (!p)
+        return NULL;
+    memset(p, 0, sizeof(*p));
+    kernels_init(&p->k, cpu_detect(), PROFILE_F32);
+    p->w = (struct tensor){.fmt = FMT_Q8G,
+                           .rows = TOWER_WIDTH,
+                           .cols = TOWER_WIDTH,
+                           .groups = TOWER_WIDTH / FORMAT_GROUP,
+                           .row_bytes = TOWER_WIDTH,
+                           .data = p->codes[0],
+                           .scale = p->scale[0]};
+    for (unsigned i = 0; i < TOWER_WIDTH; i++) {
+        memset(p->codes[i], (int)(i % 13), TOWER_WIDTH);
+        for (unsigned g = 0; g < TOWER_WIDTH / FORMAT_GROUP; g++)
+            p->scale[i][g] = 0x1400; /* 2^-10 */
+        for (unsigned t = 0; t < TOWER_ROWS; t++)
+            p->x[t][i] = (float)i / TOWER_WIDTH;
+    }
+    return p;
+}
+
+int measure_tower(double *rate, unsigned threads, struct err *e)
+{
+    struct product *p = product_make();
+    struct cpu_place place;
+    struct team *team;
+    uint64_t until, at, now, best = UINT64_MAX;
+
+    if (!p)
+        return err_set(e, ERR_NOMEM, "a product of the vision tower");
+    cpu_place_here(&place, threads, NULL);
+    if (team_open(&team, &place, e)) {
+        free(p);
+        return e->code;
+    }
+    team_begin(team);
+    team_for(team, TOWER_WIDTH / TOWER_UNIT, 1, multiply_units, p); /* touched, awake */
+    now = clock_ns();
+    until = now + TOWER_NS;
+    do { /* the fastest: others who compute here make it longer, nothing shorter */
+        at = now;
+        team_for(team, TOWER_WIDTH / TOWER_UNIT, 1, multiply_units, p);
+        now = clock_ns();
+        best = now - at < best ? now - at : best;
+    } while (now < until && !term_interrupted());
+    team_end(team);
+    team_close(team);
+    free(p);
+    if (term_interrupted())
+        return err_set(e, ERR_CANCELLED, "interrupted");
+    *rate = (double)TOWER_ROWS * TOWER_WIDTH * TOWER_WIDTH * 1e9 / (double)(best ? best : 1);
+    return 0;
 }

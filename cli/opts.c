@@ -17,8 +17,6 @@ enum { PREFIX = sizeof("WASTE_") - 1 };
 /* Names of the documents that this version does not have; "unknown" would send people searching
  * for a spelling. */
 static const char *const later_options[] = {
-    "image",
-    "image-patches",
     "logprobs",
     "sampling",
 };
@@ -253,6 +251,12 @@ static int set_value(struct opts *o, const struct opt *opt, const char *text, st
         return read_stop(o, text, e);
     case OPT_BIAS:
         return read_bias(o, text, e);
+    case OPT_IMAGE:
+        if (o->n_images == OPTS_IMAGES_MAX)
+            return err_set(e, ERR_ARG, "more than %d images", OPTS_IMAGES_MAX);
+        o->image[o->n_images++] = text;
+        o->vision = true;
+        return 0;
     case OPT_TEXT:
         *(const char **)field = text;
         return 0;

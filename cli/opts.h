@@ -32,12 +32,14 @@ enum { /* commands, as bits: who understands an option */
        CMD_PLACE = 1 << 12,
        CMD_CHAT = 1 << 13,
        CMD_CONFIG = 1 << 14,
-       CMD_ALL = (1 << 15) - 1,
+       CMD_IMAGE = 1 << 15,
+       CMD_ALL = (1 << 16) - 1,
 };
 
 enum {
     OPTS_LIST_MAX = 256, /* values of one repeatable option */
     OPTS_ROWS_MAX = 96,  /* rows of the table */
+    OPTS_IMAGES_MAX = 32,
 };
 
 enum opt_origin { /* of a value; each beats those before it */
@@ -63,6 +65,12 @@ struct opts { /* strings are borrowed from argv and the environment */
     const char *file, *ids; /* NULL = not given */
     bool markup, bos;
     bool markup_set; /* --markup or --content was given */
+
+    const char *image[OPTS_IMAGES_MAX];
+    unsigned n_images;
+    int64_t image_patches; /* 0 = the container's */
+    bool vision;           /* the tower; --image asks for it, too */
+    bool free_vision;
 
     /* choosing tokens */
     int64_t n_tokens;             /* -n; 0 = the default */
@@ -125,6 +133,7 @@ enum opt_kind {
     OPT_CPU,    /* the same, and this machine must have it */
     OPT_STOP,   /* repeatable */
     OPT_BIAS,   /* ID=V, repeatable */
+    OPT_IMAGE,  /* FILE, repeatable */
 };
 
 enum opt_group {

@@ -85,6 +85,19 @@ const struct opt opts_table[] = {
     {"bos", 0, OPT_SET, GROUP_TEXT, READS_TEXT, FIELD(bos),
      .help = "put the id that begins a text in front"},
 
+    {"image", 0, OPT_IMAGE, GROUP_TEXT, TALKS | CMD_PLAN, FIELD(image), .value = "FILE",
+     .help = "a picture (JPEG, PNG, WebP) before the text, or where a --markup text says "
+             "<|media_pad|>; up to 32",
+     .other = OTHER({CMD_CHAT, "a picture (JPEG, PNG, WebP) with the first message; up to 32"})},
+    {"vision", 0, OPT_SET, GROUP_MEMORY, TALKS | CMD_PLAN | CMD_SYNTH, FIELD(vision),
+     .help = "load the vision tower, for pictures that come later; --image does, too",
+     .other = OTHER({CMD_SYNTH, "with a vision tower, if the shape has one"})},
+    {"free-vision", 0, OPT_SET, GROUP_MEMORY, TALKS, FIELD(free_vision),
+     .help = "read the tower when a picture needs it, and give its memory back after that"},
+    {"image-patches", 0, OPT_INT, GROUP_MEMORY, TALKS | CMD_PLAN | CMD_IMAGE, FIELD(image_patches),
+     4, 65536, .value = "N",
+     .help = "patches of 14 pixels square that a picture is shrunk to; the container says, mostly "
+             "1024"},
     {NULL, 'n', OPT_INT, GROUP_CHOOSE, TALKS, FIELD(n_tokens), 1, UINT32_MAX, .value = "N",
      .help = "most tokens to generate (128)",
      .other = OTHER(
@@ -170,10 +183,11 @@ const struct opt opts_table[] = {
 
     {"src", 0, OPT_TEXT, GROUP_COMMAND, CMD_CONVERT, FIELD(src), .value = "DIR",
      .help = "the checkpoint: config.json, safetensors, tokenizer"},
-    {"out", 0, OPT_TEXT, GROUP_COMMAND, CMD_CONVERT | CMD_RUN, FIELD(out), .value = "PATH",
-     .help = "the container to make",
+    {"out", 0, OPT_TEXT, GROUP_COMMAND, CMD_CONVERT | CMD_RUN | CMD_IMAGE, FIELD(out),
+     .value = "PATH", .help = "the container to make",
      .other = OTHER({CMD_RUN, "the prompt is many requests, a JSON object a line: append an answer "
-                              "to each to this file; the same command goes on after a crash"})},
+                              "to each to this file; the same command goes on after a crash"},
+                    {CMD_IMAGE, "a file for what the model will see: *.png, else PPM"})},
     {"jobs", 0, OPT_INT, GROUP_COMMAND, CMD_CONVERT, FIELD(jobs), 0, 64, .value = "N",
      .help = "threads; 0 = one per core (0)"},
     {"format", 0, OPT_CHOICE, GROUP_COMMAND, CMD_CONVERT, FIELD(format), .value = "vq3r|vq2r|vq4p",

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "cli/nearest.h"
+#include "cli/pictures.h"
 #include "cli/prompt.h"
 #include "cli/units.h"
 
@@ -45,6 +46,30 @@ static int render(struct chat *chat, bool asks, waste_prompt **p, waste_prompt_i
     if (st == WASTE_OK)
         st = waste_prompt_get_info(*p, info);
     return st == WASTE_OK ? 0 : fail_status(chat->c, st, NULL, "chat");
+}
+
+/* The same with a place for each row of its pictures: free(*ids). */
+static int render_seen(struct chat *chat, int32_t **ids, size_t *n)
+{
+    waste_prompt *p = NULL;
+    waste_prompt_info info;
+    uint32_t rows[PICTURES_MAX];
+    struct err e;
+    int rc = render(chat, false, &p, &info);
+
+    *ids = NULL;
+    *n = 0;
+    if (!rc && info.n_images && pictures_see(chat->by.ctx, &info, rows, ids, n, &e))
+        rc = fail_err(chat->c, &e, "chat");
+    if (!rc && !info.n_images && info.n_ids) {
+        *ids = malloc(info.n_ids * sizeof(**ids));
+        if (!*ids)
+            rc = fail(chat->c, EXIT_MEMORY, NULL, "chat", "no memory for %zu ids", info.n_ids);
+        else
+            memcpy(*ids, info.ids, (*n = info.n_ids) * sizeof(**ids));
+    }
+    waste_prompt_close(p);
+    return rc;
 }
 
 /* ---- going back ---- */
@@ -114,6 +139,7 @@ static int ask_again(struct chat *chat, const char *text)
         len--;
     if (!len)
         return refuse(chat, "/edit", "an empty message asks nothing; the old one is as it was");
+    talk_attach_again(&chat->talk);
     talk_take_back(&chat->talk, "assistant");
     talk_take_back(&chat->talk, "user");
     return chat_ask(chat, text, len);
@@ -151,6 +177,7 @@ static int reset(struct chat *chat, char *rest)
 {
     (void)rest;
     json_array_clear(chat->talk.messages);
+    json_array_clear(chat->talk.attached);
     tell(chat, "(a new conversation%s)", chat->talk.system ? " with the same system prompt" : "");
     return 0;
 }
@@ -160,14 +187,13 @@ static int reset(struct chat *chat, char *rest)
 /* The session to where the conversation is: after /undo it is further. */
 static int rewind_session(struct chat *chat)
 {
-    waste_prompt *p = NULL;
-    waste_prompt_info info;
-    size_t reused;
-    int rc = json_array_size(chat->talk.messages) ? render(chat, false, &p, &info) : 0;
+    int32_t *ids = NULL;
+    size_t n = 0, reused;
+    int rc = json_array_size(chat->talk.messages) ? render_seen(chat, &ids, &n) : 0;
 
-    if (!rc && p && info.n_ids)
-        waste_store_resume(chat->by.store, chat->by.session, info.ids, info.n_ids, NULL, &reused);
-    waste_prompt_close(p);
+    if (!rc && n)
+        waste_store_resume(chat->by.store, chat->by.session, ids, n, NULL, &reused);
+    free(ids);
     return rc;
 }
 
@@ -326,8 +352,8 @@ static int set(struct chat *chat, char *rest)
 
 static int tokens(struct chat *chat, char *rest)
 {
-    waste_prompt *p = NULL;
-    waste_prompt_info info;
+    int32_t *ids = NULL;
+    size_t n;
     int rc;
 
     (void)rest;
@@ -335,12 +361,11 @@ static int tokens(struct chat *chat, char *rest)
         tell(chat, "0 of %u positions", chat->by.ctx_max);
         return 0;
     }
-    rc = render(chat, false, &p, &info);
+    rc = render_seen(chat, &ids, &n);
     if (!rc)
-        tell(chat, "%zu of %u positions, %zu messages; %zu are in the session", info.n_ids,
-             chat->by.ctx_max, json_array_size(chat->talk.messages),
-             waste_session_pos(chat->by.session));
-    waste_prompt_close(p);
+        tell(chat, "%zu of %u positions, %zu messages; %zu are in the session", n, chat->by.ctx_max,
+             json_array_size(chat->talk.messages), waste_session_pos(chat->by.session));
+    free(ids);
     return rc;
 }
 
@@ -392,8 +417,31 @@ static int stats(struct chat *chat, char *rest)
 
 static int image(struct chat *chat, char *rest)
 {
-    (void)rest;
-    return fail(chat->c, EXIT_UNSUPPORTED, NULL, "/image", "images are not in this version");
+    struct cli *c = chat->c;
+    char whole[PATH_MAX];
+    waste_image_info info;
+    struct err e;
+    int rc;
+
+    if (!c->opts.vision || !chat->by.format.has_images)
+        return fail(c, EXIT_UNSUPPORTED, NULL, "/image", "%s",
+                    chat->by.format.has_images
+                        ? "the vision tower was not asked for: waste chat --vision"
+                        : "the format of this model has no pictures");
+    if (!*rest)
+        return refuse(chat, "/image", "say which: /image FILE");
+    if (talk_pictures(&chat->talk) == PICTURES_MAX)
+        return refuse(chat, "/image", "the conversation has 32 pictures, and cannot have more");
+    if (!realpath(rest, whole))
+        return fail(c, EXIT_RUNTIME, NULL, rest, "%s", strerror(errno));
+    rc = picture_look(c, chat->path, whole, &info);
+    if (rc)
+        return rc;
+    if (talk_attach(&chat->talk, whole, info.width, info.height, &e))
+        return fail_err(c, &e, "/image");
+    tell(chat, "(%s: %u x %u, %u positions; it goes with the next message)", rest, info.width,
+         info.height, info.n_rows);
+    return 0;
 }
 
 static int quit(struct chat *chat, char *rest)
@@ -422,7 +470,7 @@ static const struct {
     {"load", "FILE", load, true, "go on with one that was saved"},
     {"tokens", "", tokens, false, "how much of the context is used"},
     {"stats", "", stats, false, "where the time went, and what was kept"},
-    {"image", "FILE", image, true, "not in this version"},
+    {"image", "FILE", image, true, "a picture for the next message"},
     {"help", "", help, false, "this"},
     {"quit", "", quit, false, "leave; so does the end of input"},
 };

@@ -18,8 +18,8 @@ int talk_set(char **text, const char *to, struct err *e)
 
 int talk_open(struct talk *t, const char *system, const char *effort, struct err *e)
 {
-    *t = (struct talk){.messages = json_array()};
-    if (!t->messages)
+    *t = (struct talk){.messages = json_array(), .attached = json_array()};
+    if (!t->messages || !t->attached)
         return err_set(e, ERR_NOMEM, "a conversation");
     return talk_set(&t->system, system && *system ? system : NULL, e) ||
                    talk_set(&t->effort, effort, e)
@@ -33,6 +33,7 @@ void talk_close(struct talk *t)
     free(t->effort);
     json_decref(t->messages);
     json_decref(t->tools);
+    json_decref(t->attached);
     *t = (struct talk){0};
 }
 
@@ -61,11 +62,63 @@ char *talk_request(const struct talk *t, bool asks)
     return text;
 }
 
+static bool is_picture(const json_t *part)
+{
+    return json_object_get(part, "image_url");
+}
+
+/* Pictures, then the text. */
+static json_t *message_with(const json_t *pictures, const char *role, const char *text, size_t len)
+{
+    json_t *parts = json_copy((json_t *)pictures);
+
+    if (json_array_append_new(
+            parts, json_pack("{s:s, s:o}", "type", "text", "text", json_text(text, len)))) {
+        json_decref(parts);
+        return NULL;
+    }
+    return json_pack("{s:s, s:o}", "role", role, "content", parts);
+}
+
 int talk_say(struct talk *t, const char *role, const char *text, size_t len, struct err *e)
 {
-    if (json_array_append_new(t->messages, message(role, text, len)))
+    bool with = !strcmp(role, "user") && json_array_size(t->attached);
+
+    if (json_array_append_new(t->messages, with ? message_with(t->attached, role, text, len)
+                                                : message(role, text, len)))
         return err_set(e, ERR_NOMEM, "a message of %zu bytes", len);
+    if (with)
+        json_array_clear(t->attached);
     return 0;
+}
+
+int talk_attach(struct talk *t, const char *path, uint32_t width, uint32_t height, struct err *e)
+{
+    json_t *part =
+        json_pack("{s:s, s:{s:o}, s:i, s:i}", "type", "image_url", "image_url", "url",
+                  json_text(path, strlen(path)), "width", (int)width, "height", (int)height);
+
+    if (json_array_append_new(t->attached, part))
+        return err_set(e, ERR_NOMEM, "a picture");
+    return 0;
+}
+
+static unsigned count_pictures(const json_t *parts)
+{
+    unsigned n = 0;
+
+    for (size_t i = 0; i < json_array_size(parts); i++)
+        n += is_picture(json_array_get(parts, i));
+    return n;
+}
+
+unsigned talk_pictures(const struct talk *t)
+{
+    unsigned n = count_pictures(t->attached);
+
+    for (size_t i = 0; i < json_array_size(t->messages); i++)
+        n += count_pictures(json_object_get(json_array_get(t->messages, i), "content"));
+    return n;
 }
 
 static bool is_role(const json_t *m, const char *role)
@@ -85,20 +138,40 @@ bool talk_take_back(struct talk *t, const char *role)
     return true;
 }
 
-const char *talk_last(const struct talk *t, const char *role, size_t *len)
+/* Content of the last message of this role, which is the last or the last but one; NULL. */
+static json_t *last_content(const struct talk *t, const char *role)
 {
     size_t n = json_array_size(t->messages);
 
     for (size_t i = n; i-- > 0 && i + 2 >= n;) {
         const json_t *m = json_array_get(t->messages, i);
-        const json_t *text = json_object_get(m, "content");
 
-        if (!is_role(m, role))
-            continue;
-        *len = json_string_length(text);
-        return json_string_value(text);
+        if (is_role(m, role))
+            return json_object_get(m, "content");
     }
     return NULL;
+}
+
+const char *talk_last(const struct talk *t, const char *role, size_t *len)
+{
+    const json_t *text = last_content(t, role);
+
+    if (json_is_array(text))
+        text = json_object_get(json_array_get(text, json_array_size(text) - 1), "text");
+    *len = json_string_length(text);
+    return json_string_value(text);
+}
+
+void talk_attach_again(struct talk *t)
+{
+    const json_t *parts = last_content(t, "user");
+
+    for (size_t i = 0; i < json_array_size(parts); i++) {
+        json_t *part = json_array_get(parts, i);
+
+        if (is_picture(part))
+            json_array_append(t->attached, part);
+    }
 }
 
 bool talk_waits(const struct talk *t)
@@ -125,6 +198,17 @@ char *talk_note(const struct talk *t, const char *model)
     return text;
 }
 
+/* A text, or pictures and the text behind them. */
+static bool is_said(const json_t *content)
+{
+    size_t n = json_array_size(content);
+
+    for (size_t i = 0; i + 1 < n; i++)
+        if (!is_picture(json_array_get(content, i)))
+            return false;
+    return json_is_string(n ? json_object_get(json_array_get(content, n - 1), "text") : content);
+}
+
 static int check_messages(const json_t *messages, struct err *e)
 {
     const json_t *m;
@@ -136,7 +220,7 @@ static int check_messages(const json_t *messages, struct err *e)
     {
         if (!is_role(m, "user") && !is_role(m, "assistant"))
             return err_set(e, ERR_FORMAT, "messages[%zu] is neither the user's nor the model's", i);
-        if (is_role(m, "user") && !json_is_string(json_object_get(m, "content")))
+        if (is_role(m, "user") && !is_said(json_object_get(m, "content")))
             return err_set(e, ERR_FORMAT, "messages[%zu].content is no text", i);
     }
     return 0;

@@ -16,6 +16,7 @@ struct talk {
     char *system, *effort; /* owned; NULL: none, the format's own */
     json_t *messages;
     json_t *tools; /* NULL: none */
+    json_t *attached; /* pictures that go with the next message of the user */
 };
 
 int talk_open(struct talk *t, const char *system, const char *effort, struct err *e);
@@ -26,6 +27,12 @@ void talk_close(struct talk *t);
 char *talk_request(const struct talk *t, bool asks);
 
 int talk_say(struct talk *t, const char *role, const char *text, size_t len, struct err *e);
+/* A picture by the path of its file, with its size in pixels. */
+int talk_attach(struct talk *t, const char *path, uint32_t width, uint32_t height, struct err *e);
+/* The pictures of the user's last message, if it is the last or the last but one, go with the next
+ * one, too. */
+void talk_attach_again(struct talk *t);
+unsigned talk_pictures(const struct talk *t);             /* in all messages, and attached */
 int talk_set(char **text, const char *to, struct err *e); /* system or effort; NULL: none */
 /* Take back the last message, if it is this role's. Returns whether it was. */
 bool talk_take_back(struct talk *t, const char *role);

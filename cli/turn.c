@@ -6,6 +6,7 @@
 #include <sys/random.h>
 
 #include "cli/load.h"
+#include "cli/pictures.h"
 
 enum {
     NEAR = 8, /* positions: a state so close behind a kept one is not worth a pass of its own */
@@ -103,9 +104,10 @@ int turn_open_request(struct turn *t, struct speaker *by, const char *json, size
     st = waste_chat_render(by->chat, json, len, &t->prompt);
     if (st == WASTE_OK)
         st = waste_prompt_get_info(t->prompt, &info);
-    if (st == WASTE_OK && info.n_images)
+    if (st == WASTE_OK && info.n_images && !by->c->opts.vision)
         return err_set(e, ERR_UNSUPPORTED,
-                       "messages[%u].content[%u]: images are not in this version",
+                       "messages[%u].content[%u] is a picture, and the vision tower was not asked "
+                       "for: --vision",
                        info.images[0].message, info.images[0].part);
     if (st == WASTE_OK)
         st = take_grammar(t);
@@ -128,6 +130,34 @@ void turn_keep_long(struct turn *t, int32_t message)
         if (info.ends[i].message == message)
             t->n_system = info.ends[i].n_ids;
     }
+}
+
+/* Where an end is when pictures have all their places. rows: of each. */
+static size_t moved(size_t end, const waste_prompt_info *p, const uint32_t *rows)
+{
+    size_t to = end;
+
+    for (size_t i = 0; i < p->n_images; i++)
+        to += p->images[i].at < end ? rows[i] - 1 : 0;
+    return to;
+}
+
+int turn_see(struct turn *t, struct err *e)
+{
+    waste_prompt_info info = {.size = sizeof(info)};
+    uint32_t rows[PICTURES_MAX];
+
+    if (!t->prompt || t->seen || !t->by->c->opts.vision)
+        return 0;
+    if (waste_prompt_get_info(t->prompt, &info) != WASTE_OK || !info.n_images)
+        return 0;
+    if (pictures_see(t->by->ctx, &info, rows, &t->seen, &t->n_ids, e))
+        return e->code;
+    t->ids = t->seen;
+    for (size_t i = 0; i < t->n_ends; i++)
+        t->ends[i] = moved(t->ends[i], &info, rows);
+    t->n_system = moved(t->n_system, &info, rows);
+    return 0;
 }
 
 void turn_show_reasoning(struct turn *t)
@@ -164,6 +194,7 @@ void turn_close(struct turn *t)
     waste_reply_close(t->reply);
     waste_prompt_close(t->prompt);
     answer_close(&t->answer);
+    free(t->seen);
     free(t->ends);
     free(t->reasoning.text);
     free(t->response.text);
@@ -418,7 +449,9 @@ void turn_run(struct turn *t)
     waste_item item = {.size = sizeof(item), .session = t->by->session};
 
     tally_now(&t->begun, t->by->ctx);
-    if (t->n_ids > t->by->ctx_max)
+    if (turn_see(t, &t->err))
+        t->end = END_ERROR;
+    else if (t->n_ids > t->by->ctx_max)
         t->end = END_CONTEXT;
     if (!t->end)
         resume(t);

@@ -56,6 +56,7 @@ struct turn {
     waste_prompt *prompt; /* NULL: a text is continued, and `ids` are the caller's */
     const char *grammar;  /* prompt's, what its answer may be; NULL: anything */
     waste_reply *reply;   /* reads the answer, if prompt */
+    int32_t *seen;        /* ids with a place for each row of a picture; NULL: there are none */
     size_t *ends, n_ends; /* where messages end */
     size_t n_system;      /* ids of the system prompt: kept for long */
     uint32_t n_max;
@@ -89,6 +90,9 @@ int turn_open_request(struct turn *t, struct speaker *by, const char *json, size
 void turn_keep_long(struct turn *t, int32_t message);
 void turn_close(struct turn *t); /* fine on a zeroed one */
 
+/* The prompt's pictures to the session, which reads their files, and their places to as many as
+ * they have rows: n_ids is final then. turn_run does it, too, if it was not done. */
+int turn_see(struct turn *t, struct err *e);
 /* Feed, choose, show; t->end says how it ended. The session has the prompt and the answer then, but
  * for its last token. */
 void turn_run(struct turn *t);

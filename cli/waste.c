@@ -76,6 +76,12 @@ static const struct command {
      "  waste doctor\n"
      "  waste doctor k3.waste --budget 46G\n"
      "  waste doctor /mnt/nvme --json\n"},
+    {"image", CMD_IMAGE, cmd_image, 1, 2, "FILE [MODEL]", "what a model will see of a picture",
+     "Size, patches and tokens of a JPEG, PNG or WebP, by MODEL's rule or the usual one.\n"
+     "With --out, the picture as it is shown to the vision tower: turned upright, shrunk,\n"
+     "on a chessboard where it is transparent, black where it is padded.",
+     "  waste image photo.jpg\n"
+     "  waste image photo.jpg k3.waste --out seen.png\n"},
     {"info", CMD_INFO, cmd_info, 1, 1, "MODEL", "what a container holds",
      "From the manifest and the sizes of files; nothing is loaded.", "  waste info k3.waste\n"},
     {"verify", CMD_VERIFY, cmd_verify, 1, 1, "MODEL", "check every byte that can be checked",

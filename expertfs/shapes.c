@@ -8,6 +8,11 @@
 enum { KIMI_VOCAB = 163840, KIMI_RANKS = 163584, DEEPSEEK_VOCAB = 129280, DEEPSEEK_RANKS = 128000 };
 enum { TINY_RANKS = 2048, TINY_VOCAB = TINY_RANKS + 256 };
 
+enum { MEDIA_PAD = 21 }; /* of K3's control tokens */
+
+static const struct shape_tower k3_tower = {1024, 12, 1536, 4096, 27, 64};
+static const struct shape_tower tiny_tower = {64, 2, 96, 160, 2, 16};
+
 static const struct shape shapes[] = {
     {.name = "kimi-linear-48b",
      .about = "Kimi-Linear-48B-A3B: 27 layers, 256 experts, top 8; 17.9 GiB",
@@ -38,8 +43,9 @@ static const struct shape shapes[] = {
      .rope_theta = 10000,
      .max_positions = 1048576},
     {.name = "k3",
-     .about = "Kimi K3, 2.78 T, text: 93 layers, 896 experts, top 16; 981 GiB",
+     .about = "Kimi K3, 2.78 T: 93 layers, 896 experts, top 16; 981 GiB",
      .family = FAMILY_K3,
+     .tower = &k3_tower,
      .n_layers = 93,
      .first_dense = 1,
      .last_full = 93,
@@ -155,6 +161,7 @@ static const struct shape shapes[] = {
     {.name = "tiny-k3",
      .about = "the K3 family in 9 layers, 32 experts, top 4; 14 MiB",
      .family = FAMILY_K3,
+     .tower = &tiny_tower,
      .n_layers = 9,
      .first_dense = 1,
      .last_full = 9,
@@ -442,7 +449,7 @@ static const struct special k3_specials[] = {
     {18, "<|media_begin|>"},
     {19, "<|media_content|>"},
     {20, "<|media_end|>"},
-    {21, "<|media_pad|>"},
+    {MEDIA_PAD, "<|media_pad|>"},
     {AT_LAST, "[PAD]"},
     {0, NULL},
 };
@@ -486,4 +493,18 @@ json_t *shape_specials(const struct shape *s)
         json_array_append_new(list, json_pack("{s:i, s:s}", "id", (int)id, "text", of->text));
     }
     return list;
+}
+
+json_t *shape_vision(const struct shape *s)
+{
+    const struct shape_tower *t = s->tower;
+
+    return json_pack(
+        "{s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:[i, i], s:i, s:i, s:i, s:[f, f, f], "
+        "s:[f, f, f]}",
+        "vt_hidden_size", t->hidden, "vt_num_attention_heads", t->heads, "qkv_hidden_size", t->wide,
+        "vt_intermediate_size", t->inter, "vt_num_hidden_layers", t->blocks, "init_pos_emb_height",
+        t->grid, "init_pos_emb_width", t->grid, "patch_size", 14, "merge_kernel_size", 2, 2,
+        "text_hidden_size", s->hidden, "media_placeholder_token_id", s->n_ranks + MEDIA_PAD,
+        "max_patches", 1024, "image_mean", 0.5, 0.5, 0.5, "image_std", 0.5, 0.5, 0.5);
 }

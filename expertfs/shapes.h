@@ -13,6 +13,11 @@
 
 enum family { FAMILY_KIMI_LINEAR, FAMILY_K3, FAMILY_DEEPSEEK, FAMILY_KIMI_K2 };
 
+struct shape_tower { /* of images: geometry of the encoder that lies beside the language model */
+    unsigned hidden, heads, wide, inter, blocks; /* wide: of all heads, not hidden */
+    unsigned grid;                               /* learned positions along a side */
+};
+
 struct shape {
     const char *name, *about;
     enum family family;
@@ -27,6 +32,7 @@ struct shape {
     unsigned attn_res_block;
     double routed_scale, eps, rope_theta, yarn_factor, yarn_beta_fast;
     unsigned yarn_original, max_positions;
+    const struct shape_tower *tower; /* NULL: text only */
 };
 
 /* NULL: no such shape. i < shape_count(). */
@@ -44,6 +50,8 @@ const char *shape_arch(const struct shape *s);                       /* the mani
 
 /* NULL: out of memory. The caller decrefs. */
 json_t *shape_config(const struct shape *s);
+/* vision.json of a shape with a tower. NULL: out of memory. */
+json_t *shape_vision(const struct shape *s);
 /* specials.json of the family, ids at n_ranks and up. NULL: out of memory. */
 json_t *shape_specials(const struct shape *s);
 

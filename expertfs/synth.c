@@ -62,7 +62,11 @@ static int choose_shape(struct shape *out, const struct synth_options *o, struct
         return err_set(e, ERR_ARG, "no shape \"%s\"", o->shape);
     if (o->seed >> 53)
         return err_set(e, ERR_ARG, "seed %llu is beyond 2^53", (unsigned long long)o->seed);
+    if (o->vision && !found->tower)
+        return err_set(e, ERR_ARG, "shape %s has no vision tower; k3 and tiny-k3 have", o->shape);
     *out = *found;
+    if (!o->vision)
+        out->tower = NULL;
     return shape_cut(out, o->layers, o->experts, o->top_k, e);
 }
 
@@ -319,6 +323,19 @@ static int make_tokenizer(struct synth *s, struct err *e)
     return bad;
 }
 
+static int make_vision(struct synth *s, struct err *e)
+{
+    json_t *vision;
+    int bad;
+
+    if (!s->weights.shape.tower)
+        return 0;
+    vision = shape_vision(&s->weights.shape);
+    bad = write_json(s, "vision.json", vision, e);
+    json_decref(vision);
+    return bad;
+}
+
 /* What the bytes depend on. */
 static int name_it(struct synth *s, struct err *e)
 {
@@ -330,6 +347,8 @@ static int name_it(struct synth *s, struct err *e)
                   (int)shape->n_layers, "experts", (int)shape->n_experts, "top_k",
                   (int)shape->top_k, "seed", (json_int_t)s->weights.seed, "version", VERSION);
     s->made_as = s->identity ? json_pack("{s:O}", member, s->identity) : NULL;
+    if (s->identity && shape->tower)
+        json_object_set_new(s->identity, "vision", json_true());
     if (!s->config || !s->made_as)
         return err_set(e, ERR_NOMEM, "shape %s", shape->name);
     return 0;
@@ -418,7 +437,7 @@ static int make_all(struct synth *s, struct err *e)
     int bad;
 
     if (list_trunk(s, e) || check_space(s, e) || write_json(s, state_file, s->made_as, e) ||
-        take_buffers(s, e) || make_tokenizer(s, e) || make_trunk(s, e))
+        take_buffers(s, e) || make_tokenizer(s, e) || make_vision(s, e) || make_trunk(s, e))
         return e->code;
     for (unsigned l = p->layers - p->moe_layers; l < p->layers; l++)
         if (make_codebooks(s, l, e) || make_bank(s, l, e))

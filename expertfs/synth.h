@@ -20,6 +20,7 @@ struct synth_options {
     uint64_t seed;                   /* below 2^53 */
     unsigned threads;                /* 0 = as many as pay */
     bool buffered;                   /* do not write past the page cache */
+    bool vision;                     /* with the shape's tower for images */
 };
 
 struct synth_plan { /* exact sizes, from the shape alone */
@@ -39,7 +40,8 @@ struct synth_result {
 /* The i-th shape's name and one line about it; NULL behind the last. */
 const char *synth_shape(unsigned i, const char **about);
 
-/* What synth_run would write. ERR_ARG: no such shape, or a slice of it that does not exist. */
+/* What synth_run would write. ERR_ARG: no such shape, a slice of it that does not exist,
+ * or a tower that it does not have. */
 int synth_plan(struct synth_plan *out, const struct synth_options *o, struct err *e);
 
 /* Make it, continuing what an interrupted run with the same options left. Counts bytes in progress

@@ -100,6 +100,7 @@ struct list {
     struct synth_weights *w;
     unsigned room;
     bool failed;
+    bool tower; /* what comes is the tower's: no prefix, 8 bits */
 };
 
 /* One tensor; dims end at the first 0. */
@@ -129,7 +130,7 @@ static struct synth_tensor *add(struct list *l, enum synth_kind kind, double std
     }
     t = &w->tensor[w->n_tensors++];
     *t = (struct synth_tensor){.kind = kind, .std = (float)std};
-    at = snprintf(t->name, sizeof(t->name), "%s", shape_prefix(&w->shape));
+    at = snprintf(t->name, sizeof(t->name), "%s", l->tower ? "" : shape_prefix(&w->shape));
     va_start(ap, fmt);
     vsnprintf(t->name + at, sizeof(t->name) - (size_t)at, fmt, ap);
     va_end(ap);
@@ -141,7 +142,8 @@ static struct synth_tensor *add(struct list *l, enum synth_kind kind, double std
     }
     t->cols = t->dim[t->rank - 1];
     t->live_rows = t->rows;
-    t->fmt = kind == SYNTH_MATRIX ? trunk_fmt_policy(t->name, t->dim, t->rank, 4) : FMT_F32;
+    t->fmt = kind == SYNTH_MATRIX ? trunk_fmt_policy(t->name, t->dim, t->rank, l->tower ? 8 : 4)
+                                  : FMT_F32;
     t->row_bytes = trunk_row_bytes(t->fmt, t->cols, &t->groups);
     return t;
 }
@@ -276,6 +278,36 @@ static void add_layer(struct list *l, unsigned L)
         add_moe(l, L);
 }
 
+/* Patch kernel and grid as the matrices that conversions store. */
+static void add_tower(struct list *l)
+{
+    const struct shape_tower *s = l->w->shape.tower;
+    uint32_t h = s->hidden, text = l->w->shape.hidden;
+    double in = 1 / sqrt((double)h);
+
+    l->tower = true;
+    add(l, SYNTH_MATRIX, 1 / sqrt(588.0), DIM(h, 588), "vision_tower.patch_embed.proj.weight");
+    add(l, SYNTH_MATRIX, EMBED_STD, DIM(s->grid * s->grid, h),
+        "vision_tower.patch_embed.pos_emb.weight");
+    for (unsigned b = 0; b < s->blocks; b++) {
+        static const char at[] = "vision_tower.encoder.blocks";
+
+        add(l, SYNTH_NORM, 0.05, DIM(h), "%s.%u.norm0.weight", at, b);
+        add(l, SYNTH_NORM, 0.05, DIM(h), "%s.%u.norm1.weight", at, b);
+        add(l, SYNTH_MATRIX, in, DIM(3 * s->wide, h), "%s.%u.wqkv.weight", at, b);
+        add(l, SYNTH_MATRIX, FFN_STD / sqrt((double)s->wide), DIM(h, s->wide), "%s.%u.wo.weight",
+            at, b);
+        add(l, SYNTH_MATRIX, in, DIM(s->inter, h), "%s.%u.mlp.fc0.weight", at, b);
+        add(l, SYNTH_MATRIX, FFN_STD / sqrt((double)s->inter), DIM(h, s->inter),
+            "%s.%u.mlp.fc1.weight", at, b);
+    }
+    add(l, SYNTH_NORM, 0.05, DIM(h), "vision_tower.encoder.final_layernorm.weight");
+    add(l, SYNTH_MATRIX, in / 2, DIM(4 * h, 4 * h), "mm_projector.proj.0.weight");
+    add(l, SYNTH_MATRIX, in / 2, DIM(text, 4 * h), "mm_projector.proj.2.weight");
+    add(l, SYNTH_NORM, 0.05, DIM(text), "mm_projector.post_norm.weight");
+    l->tower = false;
+}
+
 static int by_name(const void *a, const void *b)
 {
     return strcmp(((const struct synth_tensor *)a)->name, ((const struct synth_tensor *)b)->name);
@@ -297,6 +329,8 @@ int synth_weights_init(struct synth_weights *out, const struct shape *s, uint64_
     add(&l, SYNTH_MATRIX, HEAD_STD / sqrt((double)s->hidden), DIM(s->vocab, s->hidden),
         "lm_head.weight")
         ->live_rows = s->n_ranks;
+    if (s->tower)
+        add_tower(&l);
     if (l.failed) {
         synth_weights_release(&w);
         return err_set(e, ERR_NOMEM, "shape %s", s->name);

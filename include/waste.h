@@ -98,7 +98,7 @@ typedef struct {
     const char *cpu_list;      /* "0-3,8": threads are bound to these; NULL = not bound */
     int cache_policy;          /* 0 nextuse, an LFRU that learns its weights; 1 LRU */
     int use_direct_io;         /* 1 */
-    int vision;                /* 0; 1: WASTE_E_UNSUPPORTED in this version */
+    int vision;                /* 0; 1: images, if the container has a vision tower */
     int verify_records;        /* 1: check the checksum of every expert when it is first used */
     const char *usage_path;    /* which experts were used most: read at open, written by
                                   waste_save_usage. NULL, and for reading also where there is no
@@ -111,8 +111,9 @@ WASTE_API void waste_cfg_init(waste_cfg *cfg); /* defaults; NULL-safe */
 /* What runs now; see waste_progress_get. */
 typedef struct {
     uint32_t size;
-    uint32_t phase;       /* 0 idle, 1 open, 2 prefill, 3 decode */
-    uint64_t done, total; /* bytes while opening, prompt tokens in prefill; total 0 = unknown */
+    uint32_t phase;       /* 0 idle, 1 open, 2 prefill, 3 decode, 4 an image */
+    uint64_t done, total; /* bytes while opening, prompt tokens in prefill, blocks of the
+                             vision tower; total 0 = unknown */
     uint64_t bytes;       /* read from disk in this phase */
 } waste_progress;
 
@@ -143,6 +144,10 @@ typedef struct {
      * is 0, all reads are direct and the experts take more than 256 MiB. Made if it is not there.
      * NULL: nothing is measured or written, and 32 MiB are in flight. */
     const char *drive_notes;
+    uint32_t image_patches; /* 0 = the container's max_patches; 4...65536: of an image, of 14 pixels
+                               square, before it is shrunk */
+    uint32_t vision_free;   /* 0: the vision tower is read at open and kept; 1: read when a picture
+                               needs it, and given back. The plan has room for it either way */
 } waste_opts;
 
 WASTE_API void waste_opts_init(waste_opts *o);
@@ -156,7 +161,7 @@ typedef struct { /* bytes */
     uint64_t min_expert_cache;  /* 2 * top_k records; in waste_memory_used: the pool as allocated */
     uint64_t floor_bytes;       /* the sum of the above: less than this and the model is refused */
     uint64_t recommended_bytes; /* floor + min(3 working sets, all experts) */
-    uint64_t vision_bytes;      /* 0 in this version */
+    uint64_t vision_bytes;      /* with cfg.vision; part of the floor */
     uint64_t working_set_bytes; /* what one token touches: top_k records of each MoE layer */
 } waste_memplan;
 
@@ -770,6 +775,53 @@ WASTE_API waste_status waste_reply_end(waste_reply *r, const waste_event **event
  * the next call on r. */
 WASTE_API waste_status waste_reply_message(waste_reply *r, const char **json, size_t *len);
 
+/* ---- images ------------------------------------------------------------------------------ */
+
+/* Pictures in prompts, for containers with a vision tower opened with cfg.vision: JPEG, PNG and
+ * WebP. Each is decoded when it is added and waits, in order, for the places that are fed: ids
+ * equal to <|media_pad|>, one per row. The tower sees it when the first of them is, and not at all
+ * if a store has them all. In waste_session_ids such a place is negative, and names the
+ * picture and the row: prefixes are only shared where the pictures are the same. See
+ * docs/IMAGES.md. */
+typedef struct {
+    uint32_t size;
+    uint32_t width, height;               /* upright, in pixels: what the prompt is told */
+    uint32_t fit_width, fit_height;       /* after shrinking */
+    uint32_t padded_width, padded_height; /* multiples of 28 */
+    uint32_t patches_x, patches_y;
+    uint32_t n_rows;                    /* positions in the prompt */
+    uint32_t max_patches, side_patches; /* the rule's limits */
+    uint32_t reserved0, reserved1;
+    uint64_t decode_bytes; /* memory while it is read */
+    uint64_t tower_macs;   /* multiply-adds of the container's tower; 0 without one */
+    char format[8];        /* "JPEG", "PNG", "WebP" */
+} waste_image_info;
+
+/* What the model would see, from the header alone. container: whose rule to apply; NULL: 1024
+ * patches. max_patches: another limit; 0: the rule's. Any thread; failures as of waste_open. */
+WASTE_API waste_status waste_image_look(const char *container, uint32_t max_patches,
+                                        const void *bytes, size_t len, waste_image_info *out);
+/* Width and height, upright, from the header of a file. Any thread. */
+WASTE_API waste_status waste_image_dimensions(const char *path, uint32_t *width, uint32_t *height);
+
+/* Decode a picture; its rows, *n_rows (may be NULL), are to come behind those of earlier ones.
+ * WASTE_E_UNSUPPORTED: without cfg.vision, or another format; WASTE_E_ARG: 32 wait already;
+ * WASTE_E_FORMAT, _CORRUPT, _LIMIT: the picture; WASTE_E_RAM_BUDGET: it does not fit into
+ * what was planned. */
+WASTE_API waste_status waste_session_image_add(waste_session *s, const void *bytes, size_t len,
+                                               uint32_t *n_rows);
+WASTE_API waste_status waste_image_add(waste_ctx *ctx, const char *path, uint32_t *n_rows);
+/* Each place among ids, one per picture, to as many as the picture has rows. WASTE_E_ARG: places
+ * and pictures that wait differ in number, or out is too small; then *n_out is what is needed. */
+WASTE_API waste_status waste_session_image_expand(const waste_session *s, const int32_t *ids,
+                                                  size_t n, int32_t *out, size_t cap,
+                                                  size_t *n_out);
+WASTE_API waste_status waste_image_expand(waste_ctx *ctx, const int32_t *ids, size_t n,
+                                          int32_t *out, size_t cap, size_t *n_out);
+/* Forget what waits. A reset of the session does not. */
+WASTE_API waste_status waste_session_image_clear(waste_session *s);
+WASTE_API waste_status waste_image_clear(waste_ctx *ctx);
+
 /* ---- for bindings ------------------------------------------------------------------------ */
 
 enum {
@@ -797,7 +849,8 @@ enum {
     WASTE_ABI_PROMPT_INFO,
     WASTE_ABI_EVENT,
     WASTE_ABI_LAYER_USE,
-    WASTE_ABI_CONSTRAINT
+    WASTE_ABI_CONSTRAINT,
+    WASTE_ABI_IMAGE_INFO
 };
 WASTE_API size_t waste_abi(int kind); /* sizeof; 0 for an unknown kind. Any thread */
 

@@ -215,12 +215,14 @@ size_t waste_abi(int kind)
         return sizeof(waste_image_place);
     case WASTE_ABI_PROMPT_INFO:
         return sizeof(waste_prompt_info);
-    case WASTE_ABI_LAYER_USE:
-        return sizeof(waste_layer_use);
     case WASTE_ABI_EVENT:
         return sizeof(waste_event);
+    case WASTE_ABI_LAYER_USE:
+        return sizeof(waste_layer_use);
     case WASTE_ABI_CONSTRAINT:
         return sizeof(waste_constraint);
+    case WASTE_ABI_IMAGE_INFO:
+        return sizeof(waste_image_info);
     }
     return 0;
 }
@@ -415,8 +417,11 @@ waste_status waste_get_stats(const waste_ctx *ctx, waste_stats *out)
 
 void waste_progress_get(const waste_ctx *ctx, waste_progress *out)
 {
-    static const uint32_t phase[] = {
-        [PHASE_IDLE] = 0, [PHASE_OPEN] = 1, [PHASE_PREFILL] = 2, [PHASE_DECODE] = 3};
+    static const uint32_t phase[] = {[PHASE_IDLE] = 0,
+                                     [PHASE_OPEN] = 1,
+                                     [PHASE_PREFILL] = 2,
+                                     [PHASE_DECODE] = 3,
+                                     [PHASE_IMAGE] = 4};
     waste_progress p = {.size = sizeof(p)};
 
     if (!ctx)

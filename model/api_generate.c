@@ -98,7 +98,7 @@ static int generate(struct gen *g, const int32_t *ids, size_t n, unsigned max, s
                      .n_ids = n};
 
     gen_mark(g);
-    if (step_feed(ctx, &it, e))
+    if (images_check(it.session, ids, n, true, e) || step_feed(ctx, &it, e))
         return e->code;
     for (unsigned i = 0; i < max; i++) {
         int32_t id = it.token;

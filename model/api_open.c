@@ -113,11 +113,13 @@ int ctx_reserve(waste_ctx *ctx, uint64_t bytes, const char *what, struct err *e)
 /* Ids that are never chosen: those without a meaning, and places of images. */
 static int masks_open(waste_ctx *ctx, struct err *e)
 {
-    static const char *const media[] = {"<|media_begin|>", "<|media_content|>", "<|media_end|>",
-                                        "<|media_pad|>"};
+    enum { MEDIA_PAD = 3, N_MEDIA = 4 };
+    static const char *const media[N_MEDIA] = {"<|media_begin|>", "<|media_content|>",
+                                               "<|media_end|>", "<|media_pad|>"};
     const struct tokenizer *t = ctx->tokenizer;
     unsigned vocab = ctx->model.hp.vocab;
 
+    ctx->media_id = -1;
     if (!t)
         return 0;
     ctx->never = malloc(vocab);
@@ -134,9 +136,11 @@ static int masks_open(waste_ctx *ctx, struct err *e)
         tokenizer_special(t, i, &id, &text, &len);
         ctx->never[id] = 0;
         ctx->spared[id] = 1;
-        for (unsigned m = 0; m < sizeof(media) / sizeof(*media); m++)
-            if (len == strlen(media[m]) && !memcmp(text, media[m], len))
+        for (unsigned m = 0; m < N_MEDIA; m++)
+            if (len == strlen(media[m]) && !memcmp(text, media[m], len)) {
                 ctx->never[id] = 1;
+                ctx->media_id = m == MEDIA_PAD ? id : ctx->media_id;
+            }
     }
     return 0;
 }
@@ -166,6 +170,9 @@ static int plan_open(waste_ctx *ctx, const struct wish *w, struct err *e)
 
     if (facts_of_manifest(&ctx->facts, m, container_dirfd(ctx->container), e))
         return e->code;
+    if (w->cfg.vision &&
+        facts_add_vision(&ctx->facts, m, container_dirfd(ctx->container), w->opts.image_patches, e))
+        return err_wrap(e, "%s", container_dir(ctx->container));
     plan_make(&ctx->plan, &ctx->facts, &q);
     if (!ctx->plan.fits && ctx->plan.chosen)
         return err_set(e, ERR_BUDGET,
@@ -179,7 +186,29 @@ static int plan_open(waste_ctx *ctx, const struct wish *w, struct err *e)
                        mib(ctx->plan.state), w->ctx, mib(ctx->plan.scratch),
                        mib(ctx->plan.cache_min));
     mem_init(&ctx->mem, ctx->plan.budget);
-    return mem_charge(&ctx->mem, MEM_OTHER, ctx->plan.process, e);
+    mem_init(&ctx->vision_mem, ctx->plan.vision);
+    return mem_charge(&ctx->mem, MEM_OTHER, ctx->plan.process + ctx->plan.vision, e);
+}
+
+/* The tower, and where rows of images lie during a pass. */
+static int images_open(waste_ctx *ctx, struct err *e)
+{
+    if (!ctx->cfg.vision)
+        return 0;
+    if (ctx->media_id >= 0 && ctx->media_id != ctx->facts.vision.media_id)
+        return err_set(
+            e, ERR_FORMAT,
+            "vision.json: media_placeholder_token_id is %d, the tokenizer's <|media_pad|> "
+            "%d",
+            ctx->facts.vision.media_id, ctx->media_id);
+    ctx->media_id = ctx->facts.vision.media_id;
+    ctx->image_row = calloc(ctx->plan.rows, sizeof(*ctx->image_row));
+    if (!ctx->image_row)
+        return err_set(e, ERR_NOMEM, "rows of images");
+    if (ctx->opts.vision_free)
+        return 0; /* read when a picture needs it */
+    return vision_open(&ctx->vision, ctx->container, &ctx->facts.vision, &ctx->model.k,
+                       &ctx->vision_mem, &ctx->progress, e);
 }
 
 struct load { /* trunk_load on a thread of its own, so that the host hears how far it is */
@@ -253,6 +282,7 @@ static int sessions_open(waste_ctx *ctx, unsigned n, struct err *e)
         session_init(&s->s, &ctx->model.hp, ctx->ctx_tokens, memory);
         s->memory = memory;
         s->ctx = ctx;
+        images_init(&s->images, &ctx->vision_mem, ctx->model.hp.hidden);
         s->s.sampler.never = ctx->never;
         s->s.sampler.spared = ctx->spared;
     }
@@ -405,7 +435,7 @@ static int ctx_open(waste_ctx *ctx, const char *path, const struct wish *w, stru
         weights_bind(&ctx->model, ctx->container, ctx->trunk, e))
         return err_wrap(e, "%s", path);
     kernels_init(&ctx->model.k, w->cpu, w->profile);
-    if (plan_open(ctx, w, e) || text_open(ctx, e) || weights_open(ctx, e) ||
+    if (plan_open(ctx, w, e) || text_open(ctx, e) || weights_open(ctx, e) || images_open(ctx, e) ||
         sessions_open(ctx, w->opts.max_sessions, e) || states_open(ctx, e))
         return e->code;
     struct act_shape shape = {ctx->plan.rows, ctx->n_sessions, w->placement.n_threads};
@@ -500,10 +530,13 @@ void waste_close(waste_ctx *ctx)
     team_close(ctx->team);
     act_close(&ctx->act);
     states_close(ctx);
-    for (unsigned i = 0; i < ctx->n_sessions; i++)
+    for (unsigned i = 0; i < ctx->n_sessions; i++) {
         grammar_drop(&ctx->session[i]);
+        images_clear(&ctx->session[i].images);
+    }
     token_trie_close(ctx->trie);
     free(ctx->allowed);
+    vision_close(ctx->vision);
     for (unsigned i = 0; i < ctx->n_sessions; i++)
         mem_unmap(&ctx->mem, MEM_STATE, ctx->session[i].memory,
                   session_bytes(&ctx->model.hp, ctx->ctx_tokens));
@@ -520,6 +553,7 @@ void waste_close(waste_ctx *ctx)
     free(ctx->score);
     free(ctx->span);
     free(ctx->top);
+    free(ctx->image_row);
     free(ctx->never);
     free(ctx->spared);
     free(ctx);

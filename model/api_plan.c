@@ -93,8 +93,6 @@ int wish_of(struct wish *w, const waste_cfg *cfg, const waste_opts *opts, struct
     w->policy = policy_named(policy);
     if (!w->policy)
         return err_set(e, ERR_ARG, "policy \"%s\" (nextuse, lfru, lru, s3fifo are known)", policy);
-    if (w->cfg.vision)
-        return err_set(e, ERR_UNSUPPORTED, "images are not in this version");
     if (w->opts.cpu_level && cpu_level(&level, w->opts.cpu_level, e))
         return e->code;
     w->cpu = cpu_detect() & level;
@@ -127,6 +125,7 @@ void memplan_of(waste_memplan *out, const struct plan *p)
         .min_expert_cache = p->cache_min,
         .floor_bytes = p->floor,
         .recommended_bytes = p->recommended,
+        .vision_bytes = p->vision,
         .working_set_bytes = p->working_set,
     };
 }
@@ -137,7 +136,7 @@ uint64_t expert_params(const struct hparams *hp, unsigned n)
 }
 
 /* path as a container, a release's directory, or its config.json. */
-static int facts_at(struct facts *out, const char *path, struct err *e)
+static int facts_at(struct facts *out, const char *path, const struct wish *w, struct err *e)
 {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC), rc, why = errno;
     struct manifest m;
@@ -155,7 +154,9 @@ static int facts_at(struct facts *out, const char *path, struct err *e)
             return e->code;
     } else if (!fstatat(fd, "manifest.json", &st, 0)) {
         if (!manifest_read(&m, fd, path, e)) {
-            facts_of_manifest(out, &m, fd, e);
+            if (!facts_of_manifest(out, &m, fd, e) && w->cfg.vision &&
+                facts_add_vision(out, &m, fd, w->opts.image_patches, e))
+                err_wrap(e, "%s", path);
             manifest_release(&m);
         }
         close(fd);
@@ -170,7 +171,10 @@ static int facts_at(struct facts *out, const char *path, struct err *e)
         return err_set(e, ERR_IO,
                        "%s: no manifest.json (not a .waste container?) and no config.json", path);
     }
-    rc = facts_of_config(out, config, e);
+    rc = w->cfg.vision ? err_set(e, ERR_UNSUPPORTED,
+                                 "a vision tower is planned from a container, not from a "
+                                 "release: convert it first")
+                       : facts_of_config(out, config, e);
     json_decref(config);
     return rc ? err_wrap(e, "%s", path) : 0;
 }
@@ -192,7 +196,7 @@ waste_status waste_plan_ex(const char *path, const waste_cfg *cfg, const waste_o
         return thread_fail(&e);
     }
     fp = fp_begin();
-    rc = wish_of(&w, cfg, opts, &e) || facts_at(&f, path, &e);
+    rc = wish_of(&w, cfg, opts, &e) || facts_at(&f, path, &w, &e);
     fp_end(fp);
     if (rc)
         return thread_fail(&e);

@@ -16,6 +16,7 @@ waste_status waste_session_open(waste_ctx *ctx, waste_session **out)
     for (unsigned i = 0; i < ctx->n_sessions; i++)
         if (!ctx->session[i].s.open) {
             waste_session_reset(&ctx->session[i]);
+            images_clear(&ctx->session[i].images);
             waste_session_sampling(&ctx->session[i], NULL);
             atomic_store(&ctx->session[i].s.cancel, false); /* of whoever had it before */
             ctx->session[i].s.open = true;

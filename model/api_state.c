@@ -306,11 +306,24 @@ waste_status waste_store_keep(waste_store *st, waste_session *s, const char *tag
     return WASTE_OK;
 }
 
+/* ids with the names of the pictures that wait, by which prefixes are compared; NULL: no memory. */
+static int32_t *named_ids(const waste_session *s, const int32_t *ids, size_t n)
+{
+    int32_t *named = malloc((n ? n : 1) * sizeof(*named));
+
+    if (named) {
+        memcpy(named, ids, n * sizeof(*named));
+        images_name(s, named, n, NULL);
+    }
+    return named;
+}
+
 waste_status waste_store_resume(waste_store *st, waste_session *s, const int32_t *ids, size_t n,
                                 const char *tag, size_t *n_reused)
 {
     waste_status rc = store_enter(st, s, tag);
     struct err e = {0};
+    int32_t *named;
     unsigned k;
 
     if (rc != WASTE_OK)
@@ -319,7 +332,14 @@ waste_status waste_store_resume(waste_store *st, waste_session *s, const int32_t
         return ctx_refuse(st->ctx, "waste_store_resume: ids and n_reused are needed");
     if (grammar_restart(s, &e))
         return ctx_fail(st->ctx, &e);
-    k = prefix_resume(st->prefix, &s->s, ids, n, tag, &e);
+    named = named_ids(s, ids, n);
+    if (!named) {
+        err_set(&e, ERR_NOMEM, "waste_store_resume: %zu ids", n);
+        return ctx_fail(st->ctx, &e);
+    }
+    k = prefix_resume(st->prefix, &s->s, named, n, tag, &e);
+    images_committed(s, named, k); /* their places are behind us */
+    free(named);
     *n_reused = k;
     if (e.code)
         ctx_fail(st->ctx, &e);
@@ -329,9 +349,15 @@ waste_status waste_store_resume(waste_store *st, waste_session *s, const int32_t
 size_t waste_store_find(waste_store *st, const waste_session *s, const int32_t *ids, size_t n,
                         const char *tag)
 {
+    int32_t *named;
+    size_t k;
+
     if (store_enter(st, s, tag) != WASTE_OK || !ids)
         return 0;
-    return prefix_find(st->prefix, &s->s, ids, n, tag);
+    named = named_ids(s, ids, n);
+    k = named ? prefix_find(st->prefix, &s->s, named, n, tag) : 0;
+    free(named);
+    return k;
 }
 
 size_t waste_store_cut(const waste_store *st, size_t pos, const size_t *ends, size_t n_ends,

@@ -86,8 +86,27 @@ static int items_check(const struct step *s, struct err *e)
                         it->ids[k], k, ctx->model.hp.vocab);
                 return item_refuse(it, e);
             }
+        if (images_check(it->session, it->ids, it->n_ids, false, e)) {
+            err_wrap(e, "item %zu", i);
+            return item_refuse(it, e);
+        }
         if (it->want & WASTE_WANT_ID_LOGPROBS && next_ids_check(s, i, e))
             return item_refuse(it, e);
+    }
+    return 0;
+}
+
+/* Pictures to rows, before there is a pass. */
+static int items_see(const struct step *s, struct err *e)
+{
+    for (size_t i = 0; i < s->n; i++) {
+        waste_item *it = item(s, i);
+        const struct session *se = &it->session->s;
+
+        if (it->n_ids > se->ctx - se->pos) /* the pass will refuse it */
+            continue;
+        if (images_encode(it->session, it->ids, it->n_ids, e))
+            return e->code;
     }
     return 0;
 }
@@ -127,7 +146,7 @@ static void rows_take(const struct step *s, struct rows *rows)
 {
     waste_ctx *ctx = s->ctx;
 
-    *rows = (struct rows){.span = ctx->span, .token = ctx->token};
+    *rows = (struct rows){.span = ctx->span, .token = ctx->token, .image = ctx->image_row};
     for (size_t i = 0; i < s->n; i++) {
         waste_item *it = item(s, i);
         struct session *se = &it->session->s;
@@ -146,6 +165,8 @@ static void rows_take(const struct step *s, struct rows *rows)
         }
         if (!n)
             continue;
+        images_name(it->session, ctx->token + rows->n, n,
+                    ctx->image_row ? ctx->image_row + rows->n : NULL);
         rows->span[rows->n_spans++] = (struct span){
             .session = se,
             .row0 = rows->n,
@@ -313,6 +334,7 @@ static void items_commit(const struct step *s)
         }
         grammar_commit(it->session, s->ctx->token[row0] == se->choice, it->token >= 0);
         session_commit(se, s->ctx->token + row0, (unsigned)it->n_done);
+        images_committed(it->session, s->ctx->token + row0, it->n_done);
         logprobs_give(s->ctx, it, row0);
         se->choice = it->token;
     }
@@ -399,6 +421,8 @@ waste_status waste_step(waste_ctx *ctx, waste_item *items, size_t n_items)
         return ctx_fail(ctx, &e);
     for (size_t i = 0; i < n_items; i++)
         rows += item(&s, i)->n_ids;
+    if (items_see(&s, &e))
+        return step_end(ctx, e.code, &e);
     step_begin(ctx, rows > n_items ? PHASE_PREFILL : PHASE_DECODE, rows);
     return step_end(ctx, step_run(&s, &e), &e);
 }
@@ -409,7 +433,7 @@ int step_feed(waste_ctx *ctx, waste_item *it, struct err *e)
     size_t total = it->n_ids, fed = 0;
     const int32_t *ids = it->ids;
 
-    if (items_check(&s, e))
+    if (items_check(&s, e) || items_see(&s, e))
         return e->code;
     step_begin(ctx, total > 1 ? PHASE_PREFILL : PHASE_DECODE, total);
     while (fed < total) {

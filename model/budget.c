@@ -5,11 +5,15 @@
 #include <sys/stat.h>
 
 #include "expertfs/codebook.h"
+#include "model/image.h"
+#include "model/image_queue.h"
 #include "model/session.h"
+#include "model/vision.h"
 #include "model/weights.h"
 
 enum {
     MIB = 1 << 20,
+    DECODE_BYTES = 256 << 20, /* pixels of a picture while it is read: 8000 x 6000 fit */
     PAGE_MEMORY = 232, /* what is remembered of a page: storage/history.h, expertfs/hotlist.h */
 };
 
@@ -174,6 +178,38 @@ static uint64_t scratch_bytes(const struct facts *f, const struct plan_request *
     return bytes > TRUNK_WINDOW_BYTES ? bytes : TRUNK_WINDOW_BYTES; /* one after the other */
 }
 
+int facts_add_vision(struct facts *f, const struct manifest *m, int dirfd, uint32_t patches,
+                     struct err *e)
+{
+    if (patches && (patches < 4 || patches > IMAGE_PATCHES_RELEASE))
+        return err_set(e, ERR_ARG, "image_patches = %u: 4...%d are possible, 0 = the container's",
+                       patches, IMAGE_PATCHES_RELEASE);
+    if (vision_shape_read(&f->vision, m, dirfd, e) ||
+        vision_weight_bytes(&f->vision_weights, &f->vision, m, e))
+        return e->code;
+    f->vision.max_patches = patches ? patches : f->vision.max_patches;
+    return 0;
+}
+
+/* A picture is decoded, then encoded; pixels and rows wait until they are fed: of as many rows as a
+ * context takes or one picture has, and of no more pictures than can wait. */
+static uint64_t vision_plan(const struct facts *f, const struct plan_request *r)
+{
+    const struct vision_shape *s = &f->vision;
+    uint64_t patches, work, rows, most;
+
+    if (!f->vision_weights)
+        return 0;
+    patches = vision_patches_max(s);
+    work = vision_scratch_bytes(s, (uint32_t)patches, r->threads);
+    work = work > DECODE_BYTES ? work : DECODE_BYTES;
+    rows = r->ctx > patches / 4 ? r->ctx : patches / 4;
+    most = IMAGES_MAX * patches / 4;
+    rows = rows < most ? rows : most;
+    return align_up(f->vision_weights, 4096) + TRUNK_WINDOW_BYTES + work + patches * IMAGE_COLUMNS +
+           rows * (s->text * sizeof(float) + 4 * IMAGE_COLUMNS) + (2 * IMAGES_MAX + 8) * 4096;
+}
+
 void plan_make(struct plan *out, const struct facts *f, const struct plan_request *r)
 {
     struct plan p = {.rows = r->rows_max < ROWS_MIN ? r->rows_max : ROWS_MIN};
@@ -190,7 +226,8 @@ void plan_make(struct plan *out, const struct facts *f, const struct plan_reques
     p.cache_min = 2 * record * f->hp.top_k;
     if (p.cache_min > p.all_experts)
         p.cache_min = p.all_experts;
-    p.floor = p.trunk + p.state + p.scratch + p.cache_min;
+    p.vision = vision_plan(f, r);
+    p.floor = p.trunk + p.state + p.scratch + p.cache_min + p.vision;
     p.working_set = record * moe * f->hp.top_k;
     p.recommended =
         p.floor + (3 * p.working_set < p.all_experts ? 3 * p.working_set : p.all_experts);

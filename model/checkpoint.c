@@ -269,7 +269,7 @@ static int ids_check(const uint8_t *ids, size_t n, uint64_t first, uint32_t voca
                      struct err *e)
 {
     for (size_t i = 0; i < n; i++)
-        if (load_le32(ids + 4 * i) >= vocab)
+        if (load_le32(ids + 4 * i) >= vocab && load_le32(ids + 4 * i) <= INT32_MAX)
             return err_set(e, ERR_CORRUPT,
                            "%s: id %u at position %" PRIu64 " is outside the vocabulary of %u",
                            path, load_le32(ids + 4 * i), first + i, vocab);

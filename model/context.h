@@ -1,7 +1,8 @@
 /* model/context.h - what waste_ctx is, shared by the files that implement waste.h: api.c
  * (statuses, information), api_plan.c, api_open.c, api_session.c, api_step.c, api_generate.c
  * (sessions and passes), api_grammar.c (what limits an answer), api_state.c (saved states),
- * api_text.c (text and ids), api_chat.c (conversations), api_usage.c (the hotlist). */
+ * api_image.c (pictures), api_text.c (text and ids), api_chat.c (conversations), api_usage.c (the
+ * hotlist). */
 #ifndef MODEL_CONTEXT_H
 #define MODEL_CONTEXT_H
 
@@ -15,12 +16,14 @@
 #include "model/budget.h"
 #include "model/checkpoint.h"
 #include "model/forward.h"
+#include "model/image_queue.h"
 #include "model/prefix.h"
 #include "model/room.h"
 #include "model/grammar.h"
 #include "model/route_trace.h"
 #include "model/session.h"
 #include "model/tokenizer.h"
+#include "model/vision.h"
 #include "model/weights.h"
 #include "storage/frames.h"
 #include "storage/io.h"
@@ -33,6 +36,7 @@ struct waste_session { /* the public handle */
     struct grammar *grammar; /* NULL: none */
     uint64_t grammar_charged;
     struct grammar_match *match;
+    struct image_queue images;
 };
 
 struct waste_checkpoint { /* the public handle */
@@ -65,6 +69,10 @@ struct waste_ctx {
     struct codebooks *books;
     void *extra; /* weights_extra_bytes */
     struct model model;
+    struct vision *vision;   /* NULL: not asked for, or given back (opts.vision_free) */
+    struct mem vision_mem;   /* the plan's part for it: tower, buffers, rows that wait */
+    int32_t media_id;        /* the place of a row of an image; -1: the container has none */
+    const float **image_row; /* [plan.rows], with vision */
     struct act act;
     struct team *team;
     struct frames frames;
@@ -138,6 +146,17 @@ uint64_t expert_params(const struct hparams *hp, unsigned n);
  * wants. A call that ran passes ends with step_end, which spends a cancellation. */
 int step_feed(waste_ctx *ctx, waste_item *it, struct err *e);
 waste_status step_end(waste_ctx *ctx, int rc, struct err *e);
+
+/* api_image.c: are there rows for the places among ids? all: and places for the rows. */
+int images_check(const waste_session *s, const int32_t *ids, size_t n, bool all, struct err *e);
+/* Places to the negative ids of the rows that wait, as many as there are; row (may be NULL): [n],
+ * where they lie. */
+void images_name(const waste_session *s, int32_t *ids, size_t n, const float **row);
+/* ids with names are in the session now: their rows have been used. */
+void images_committed(waste_session *s, const int32_t *ids, size_t n);
+/* Rows for the places among ids: the tower, on those pictures that it has not seen. ERR_CANCELLED:
+ * the context is; a session that is learns it from the pass. */
+int images_encode(waste_session *s, const int32_t *ids, size_t n, struct err *e);
 
 /* api_state.c: when weights and sessions are there; before they go. */
 int states_open(waste_ctx *ctx, struct err *e);

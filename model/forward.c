@@ -6,7 +6,7 @@
 
 #include "model/sampler.h"
 
-/* Embedding rows from the file; cosines and sines of the rows' positions. */
+/* Embedding rows from the file, or rows of images; cosines and sines of the rows' positions. */
 static int begin(struct run *r, struct err *e)
 {
     const struct model *m = r->model;
@@ -14,8 +14,10 @@ static int begin(struct run *r, struct err *e)
     struct act *a = r->act;
 
     for (unsigned t = 0; t < r->rows->n; t++)
-        if (trunk_read_row(m->trunk, m->embed, (uint64_t)r->rows->token[t], a->x + t * a->hidden_w,
-                           e))
+        if (r->rows->image && r->rows->image[t])
+            memcpy(a->x + t * a->hidden_w, r->rows->image[t], hp->hidden * sizeof(*a->x));
+        else if (trunk_read_row(m->trunk, m->embed, (uint64_t)r->rows->token[t],
+                                a->x + t * a->hidden_w, e))
             return e->code;
     for (unsigned i = 0; hp->mla_rotary && i < r->rows->n_spans; i++) {
         const struct span *s = &r->rows->span[i];

@@ -21,9 +21,10 @@ struct span {
 struct rows {
     unsigned n, n_spans;
     struct span *span;
-    const int32_t *token; /* [n] */
-    const int32_t *score; /* [n]: the id whose log probability after a row is wanted; -1: none.
-                             NULL: of no row */
+    const int32_t *token;      /* [n]; negative: a row of an image */
+    const float *const *image; /* [n]: what such a row begins with, [hidden]. NULL: there is none */
+    const int32_t *score;      /* [n]: the id whose log probability after a row is wanted; -1: none.
+                                  NULL: of no row */
 };
 
 #endif

@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LAYERS = ["base", "storage", "expertfs", "model", "cli"]
 
 # Commands that make or examine files may open any layer; the others run models as a host would.
-EXAMINERS = {"cmd_" + name + ".c" for name in ("verify", "synth", "info", "plan", "convert", "doctor",
+EXAMINERS = {"cmd_" + name + ".c" for name in ("verify", "synth", "info", "plan", "convert", "doctor", "image",
                                          "place")}
 
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.M)

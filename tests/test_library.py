@@ -88,8 +88,8 @@ def test_the_snippet_builds_and_runs_as_it_is(tmp_path, compiler, suffix, std, l
     source.write_text(SNIPPET)
     program = tmp_path / "snippet"
     libs = {"shared": [f"-L{SHARED.parent}", "-lwaste", f"-Wl,-rpath,{SHARED.parent}"],
-            "static": [STATIC, "-luring", "-laio", "-ljansson", "-ldeflate", "-lpcre2-8", "-lpthread",
-                       "-lm", *hwloc()]}[linkage]
+            "static": [STATIC, "-luring", "-laio", "-ljansson", "-ldeflate", "-lpcre2-8", "-ljpeg", "-lpng",
+                       "-lwebp", "-lwebpdemux", "-lpthread", "-lm", *hwloc()]}[linkage]
     subprocess.run([compiler, f"-std={std}", "-Wall", "-Wextra", "-Werror", "-pedantic",
                     f"-I{ROOT / 'include'}", source, "-o", program, *libs], check=True)
     done = subprocess.run([program, GOLDEN / "kimi-linear.waste"], capture_output=True, text=True)

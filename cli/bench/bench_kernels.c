@@ -26,7 +26,7 @@ static const struct flag flags[] = {
     {"shape", FLAG_TEXT, &opt.shape, 0, 0, "NAME",
      "matrix sizes of this model: kimi-linear-48b (the default), k3, demo, ..."},
     {"families", FLAG_TEXT, &opt.families, 0, 0, "A,B,...",
-     "only these: encode, rvq, gemv, delta, attend, vec"},
+     "only these: encode, rvq, gemv, delta, attend, tower, vec"},
     {"ram", FLAG_SIZE, &opt.ram_bytes, 1 << 20, 1e12, "SIZE",
      "data behind the rows \"from RAM\"; several times the largest cache (256M)"},
     {"sample-ms", FLAG_INT, &opt.sample_ms, 1, 60000, "N", "least time of one sample (20)"},

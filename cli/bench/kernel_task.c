@@ -424,6 +424,89 @@ static void make_attend(struct task *t, const struct making *m, unsigned variant
     take_out(t, m->store, (size_t)queries * value * sizeof(float));
 }
 
+enum { /* K3's vision tower, over a picture of 896 x 896 as it is shown: 448 x 448 */
+       TOWER_HIDDEN = 1024,
+       TOWER_HEADS = 12,
+       TOWER_DIM = 128,
+       TOWER_WIDE = TOWER_HEADS * TOWER_DIM,
+       TOWER_INNER = 4096,
+       TOWER_BLOCKS = 27,
+       TOWER_PATCHES = 1024,
+};
+
+struct tower_case { /* what is between the norms of one block, for T of its rows */
+    struct tensor qkv, o, fc0, fc1;
+    float *lin, *query, *mixed, *scratch;
+};
+
+static void call_tower(const struct task *t, const struct kernels *k, unsigned copy)
+{
+    const struct tower_case *c = t->scratch;
+    const float *keys = (const float *)(const void *)t->data;
+    const size_t per_head = (size_t)TOWER_PATCHES * 2 * TOWER_DIM;
+
+    k->gemv(c->lin, 3 * TOWER_WIDE, t->a, TOWER_HIDDEN, t->T, &c->qkv, 0, c->qkv.rows);
+    for (unsigned h = 0; h < TOWER_HEADS; h++)
+        k->attend(c->mixed + (size_t)h * TOWER_DIM, c->query, keys + h * per_head, TOWER_PATCHES, 1,
+                  &t->attend, c->scratch);
+    k->gemv(out_of(t, copy), TOWER_HIDDEN, c->mixed, TOWER_WIDE, t->T, &c->o, 0, c->o.rows);
+    k->gemv(c->lin, TOWER_INNER, t->a, TOWER_HIDDEN, t->T, &c->fc0, 0, c->fc0.rows);
+    k->gelu_tanh(c->lin, c->lin, t->T * TOWER_INNER);
+    k->gemv(out_of(t, copy), TOWER_HIDDEN, c->lin, TOWER_INNER, t->T, &c->fc1, 0, c->fc1.rows);
+}
+
+static struct tensor tower_tensor(struct store *s, uint32_t rows, uint32_t cols)
+{
+    struct tensor w = tensor_of(FMT_Q8G, rows, cols);
+    uint16_t *scale = store_zeros(s, (size_t)rows * w.groups * sizeof(*scale));
+
+    fill_scales(s, scale, (size_t)rows * w.groups);
+    w.scale = scale;
+    w.data = store_random(s, rows * w.row_bytes);
+    return w;
+}
+
+/* A row of every block is the work of a patch: rows a second are pictures a second. The floor is
+ * the multiply-adds that the definition needs, not those that the engine does: its scores run over
+ * the values, too (model/vision.c). */
+static void make_tower(struct task *t, const struct making *m, unsigned variant)
+{
+    struct tower_case *c = store_zeros(m->store, sizeof(*c));
+    struct store *s = m->store;
+
+    (void)variant;
+    t->T = m->quick ? 1 : PREFILL;
+    c->qkv = tower_tensor(s, 3 * TOWER_WIDE, TOWER_HIDDEN);
+    c->o = tower_tensor(s, TOWER_HIDDEN, TOWER_WIDE);
+    c->fc0 = tower_tensor(s, TOWER_INNER, TOWER_HIDDEN);
+    c->fc1 = tower_tensor(s, TOWER_HIDDEN, TOWER_INNER);
+    c->lin = store_zeros(s, (size_t)t->T * 3 * TOWER_WIDE * sizeof(float));
+    c->mixed = store_zeros(s, (size_t)t->T * TOWER_WIDE * sizeof(float));
+    c->query = store_floats(s, (size_t)t->T * 2 * TOWER_DIM, -1, 1);
+    for (uint32_t i = 0; i < t->T; i++)
+        memset(c->query + (size_t)i * 2 * TOWER_DIM, 0, TOWER_DIM * sizeof(float));
+    c->scratch = store_zeros(s, attend_scratch_floats(TOWER_DIM, t->T) * sizeof(float));
+    t->attend = (struct attend_shape){.heads = t->T,
+                                      .width = 2 * TOWER_DIM,
+                                      .value_width = TOWER_DIM,
+                                      .q_stride = 2 * TOWER_DIM,
+                                      .key_stride = 2 * TOWER_DIM,
+                                      .out_stride = TOWER_WIDE,
+                                      .scale = 0.088388348f};
+    t->data = (uint8_t *)(void *)store_floats(
+        s, (size_t)TOWER_HEADS * TOWER_PATCHES * 2 * TOWER_DIM, -1, 1);
+    t->a = store_floats(s, (size_t)t->T * TOWER_HIDDEN, -1, 1);
+    snprintf(t->name, sizeof(t->name), "tower Q8, 896 x 896, %u blocks, by %u of %u patches",
+             TOWER_BLOCKS, t->T, TOWER_PATCHES);
+    t->fmas = (double)t->T * (4.0 * TOWER_HIDDEN * TOWER_WIDE + 2.0 * TOWER_HIDDEN * TOWER_INNER +
+                              2.0 * TOWER_PATCHES * TOWER_WIDE);
+    t->unit = "images/s";
+    t->units = (double)t->T / TOWER_PATCHES / TOWER_BLOCKS;
+    t->scratch = c;
+    t->call = call_tower;
+    take_out(t, s, (size_t)t->T * TOWER_HIDDEN * sizeof(float));
+}
+
 struct vec_case {
     const char *name;
     unsigned inputs; /* floats read per element */
@@ -515,6 +598,7 @@ static const struct maker {
     {"gemv", 1, make_axpy_rows},
     {"delta", 2, make_delta},
     {"attend", N_ELEMS(attend_cases), make_attend},
+    {"tower", 1, make_tower},
     {"vec", N_ELEMS(vec_cases), make_vec},
 };
 

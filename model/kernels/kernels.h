@@ -137,6 +137,8 @@ struct kernels {
     /* y[i] = ((beta * tanh(g / beta)) * sigmoid(g)) * (lambda * tanh(u / lambda)); lambda 0: u. */
     void (*situ_mul)(float *y, const float *g, const float *u, uint32_t n, float beta,
                      float lambda);
+    /* y[i] = (0.5 x)(1 + tanh(0.7978846 (x fma(0.044715 x, x, 1)))). y may be x. */
+    void (*gelu_tanh)(float *y, const float *x, uint32_t n);
     void (*sigmoid)(float *y, const float *x, uint32_t n);        /* y may be x */
     void (*sigmoid_mul)(float *y, const float *gate, uint32_t n); /* y[i] *= sigmoid(gate[i]) */
     /* Depthwise causal convolution, then SiLU, of one token; window: [taps - 1][n], the previous

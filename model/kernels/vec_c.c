@@ -64,6 +64,13 @@ static void situ_mul(float *y, const float *g, const float *u, uint32_t n, float
     }
 }
 
+static void gelu_tanh(float *y, const float *x, uint32_t n)
+{
+    MAP(y, n, i,
+        (0.5f * x[i]) *
+            (1.0f + poly_tanh(0.7978846f * (x[i] * fmaf(0.044715f * x[i], x[i], 1.0f)))));
+}
+
 static void sigmoid(float *y, const float *x, uint32_t n)
 {
     MAP(y, n, i, poly_sigmoid(x[i]));
@@ -134,6 +141,7 @@ void K(vec_fill)(struct kernels *k)
     k->l2norm = l2norm;
     k->silu_mul = silu_mul;
     k->situ_mul = situ_mul;
+    k->gelu_tanh = gelu_tanh;
     k->sigmoid = sigmoid;
     k->sigmoid_mul = sigmoid_mul;
     k->conv_silu = conv_silu;

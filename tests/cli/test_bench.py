@@ -134,7 +134,7 @@ def test_a_full_standard_output_is_an_error():
 def test_kernels_measure_every_family_at_every_level(kernels):
     check_report(kernels, "kernels")
     families = {trial["name"].split()[0].rstrip(",") for trial in kernels["trials"]}
-    assert families == {"encode", "fit", "rvq", "gemv", "delta", "attend", "vec"}
+    assert families == {"encode", "fit", "rvq", "gemv", "delta", "attend", "tower", "vec"}
     levels = {tuple(arm["name"] for arm in trial["arms"] if not arm["ceiling"])
               for trial in kernels["trials"]}
     assert len(levels) == 1 and levels.pop()[0] == "c"

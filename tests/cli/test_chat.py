@@ -122,7 +122,7 @@ def test_settings_are_changed_and_checked(home):
 @pytest.mark.parametrize("line, words", [
     ("/bogus", ["/bogus"]),
     ("/rety", ["did you mean /retry?"]),
-    ("/image x.png", ["/image", "not in this version"]),
+    ("/image x.png", ["/image", "no pictures"]),
     ("/retry now", ["/retry"]),
     ("/retry", ["nothing was asked"]),
     ("/undo", ["nothing was said"]),

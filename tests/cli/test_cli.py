@@ -135,7 +135,6 @@ def test_version():
     (["run", "a", "--budget", "-1G"], ["--budget"]),
     (["run", "a", "--budget", "nan"], ["--budget"]),
     (["run", "a", "--temp", "hot"], ["--temp", "hot"]),
-    (["run", "a", "--image", "x.png"], ["--image", "not in this version"]),
     (["run", "a", "x", "--file", "y"], ["--file"]),
     (["run", "a", "x", "--ids", "1"], ["--ids"]),
     (["run", "a", "--ids", "1 x"], ["x"]),

@@ -130,6 +130,7 @@ enum {
     SILU,
     SITU,
     SITU_LINEAR,
+    GELU,
     SIGMOID,
     SIGMOID_MUL,
     DECAY,
@@ -155,6 +156,8 @@ static float spelled(const struct vectors *v, unsigned f, uint32_t i)
         return ((4.0f * poly_tanh(a / 4.0f)) * poly_sigmoid(a)) * (25.0f * poly_tanh(b / 25.0f));
     case SITU_LINEAR:
         return ((4.0f * poly_tanh(a / 4.0f)) * poly_sigmoid(a)) * b;
+    case GELU:
+        return (0.5f * a) * (1.0f + poly_tanh(0.7978846f * (a * fmaf(0.044715f * a, a, 1.0f))));
     case SIGMOID:
         return poly_sigmoid(a);
     case SIGMOID_MUL:
@@ -192,6 +195,10 @@ static void call(const struct kernels *k, const struct vectors *v, unsigned f, f
     case SITU_LINEAR:
         memcpy(y, v->a, v->n * sizeof(float));
         k->situ_mul(y, y, v->b, v->n, 4, 0);
+        break;
+    case GELU:
+        memcpy(y, v->a, v->n * sizeof(float));
+        k->gelu_tanh(y, y, v->n);
         break;
     case SIGMOID:
         memcpy(y, v->a, v->n * sizeof(float));

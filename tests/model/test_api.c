@@ -815,7 +815,7 @@ static void information_is_consistent(void **state)
     assert_int_equal(waste_model_get_info(ctx, &info), WASTE_OK);
     assert_int_equal(info.n_layers, g->n_layers);
     assert_string_equal(info.arch, "kimi-k3");
-    for (int kind = 0; kind <= WASTE_ABI_CONSTRAINT; kind++)
+    for (int kind = 0; kind <= WASTE_ABI_IMAGE_INFO; kind++)
         assert_true(waste_abi(kind) > 0);
     assert_int_equal(waste_abi(WASTE_ABI_CFG), sizeof(waste_cfg));
     assert_int_equal(waste_abi(999), 0);
