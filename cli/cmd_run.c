@@ -333,7 +333,7 @@ static int open_batch(struct run *r, const char *path)
                     r->c->opts.ids ? "--ids" : "--json: the file has the objects");
     if (r->c->opts.tools)
         return fail(r->c, EXIT_USAGE, NULL, "--tools", "with --out the requests have the tools");
-    rc = batch_open(&r->batch, r->c);
+    rc = batch_open(&r->batch, r->c, path, &r->by.grammar);
     if (!rc)
         choose_checkpoints(r->c, path, BATCH_CHECKPOINTS);
     return rc;
