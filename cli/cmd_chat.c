@@ -37,6 +37,8 @@ static json_t *answer_json(struct turn *t, const json_t *message)
 
     if (o && reasoning)
         json_object_set(o, "reasoning", reasoning);
+    if (o && t->by->c->opts.temp > 0)
+        json_object_set_new(o, "seed", json_u64(t->by->c->opts.seed));
     return o;
 }
 
@@ -163,6 +165,12 @@ static bool interrupted_again(struct chat *chat)
     return false;
 }
 
+static void begin_anew(struct chat *chat)
+{
+    chat->interrupted = false;
+    term_go_on();
+}
+
 static int one_message(struct chat *chat, char *text, size_t len)
 {
     size_t white = strspn(text, " \t\n");
@@ -195,7 +203,9 @@ static int loop(struct chat *chat)
             return fail(chat->c, EXIT_RUNTIME, NULL, "standard input", "%s", strerror(errno));
         if (got == LINES_END)
             break;
-        if (got == LINES_INTERRUPT)
+        if (got == LINES_CLEARED)
+            begin_anew(chat);
+        if (got == LINES_INTERRUPT || got == LINES_CLEARED)
             continue;
         chat->interrupted = false;
         rc = one_message(chat, text, len);
@@ -230,10 +240,7 @@ static const char *states_dir(const struct cli *c, char room[PATH_MAX])
 {
     if (!c->opts.states || c->opts.state_dir)
         return c->opts.states ? c->opts.state_dir : NULL;
-    if (!place_of(PLACE_CACHE, "states", room))
-        return NULL;
-    make_parents(room);
-    return room;
+    return place_of(PLACE_CACHE, "states", room) ? room : NULL;
 }
 
 static int open_speaker(struct chat *chat, const char *path)

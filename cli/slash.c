@@ -7,6 +7,7 @@
 
 #include "cli/nearest.h"
 #include "cli/prompt.h"
+#include "cli/safe.h"
 #include "cli/units.h"
 
 #define N_ELEMS(a) (sizeof(a) / sizeof((a)[0]))
@@ -71,8 +72,10 @@ static int undo(struct chat *chat, char *rest)
     return 0;
 }
 
+enum { EDITED_MAX = 64 << 20 };
+
 /* Put what was said in the editor's file, and read what is there afterwards. */
-static char *edit_elsewhere(struct chat *chat, const char *editor, const char *text, size_t len)
+static char *edit_elsewhere(struct chat *chat, const char *editor, const char *text, size_t *len)
 {
     const char *tmp = getenv("TMPDIR");
     char name[PATH_MAX], command[PATH_MAX + 300];
@@ -87,7 +90,7 @@ static char *edit_elsewhere(struct chat *chat, const char *editor, const char *t
         refuse(chat, name, strerror(errno));
         return NULL;
     }
-    fwrite(text, 1, len, f);
+    fwrite(text, 1, *len, f);
     fputc('\n', f);
     fclose(f);
     snprintf(command, sizeof(command), "%.250s '%s'", editor, name);
@@ -96,7 +99,7 @@ static char *edit_elsewhere(struct chat *chat, const char *editor, const char *t
     if (!status) {
         struct err e;
 
-        edited = file_text(name, &len, &e);
+        edited = file_text(name, EDITED_MAX, len, &e);
         if (!edited)
             fail_err(chat->c, &e, "/edit");
     } else {
@@ -106,17 +109,45 @@ static char *edit_elsewhere(struct chat *chat, const char *editor, const char *t
     return edited;
 }
 
-static int ask_again(struct chat *chat, const char *text)
+/* Does the conversation, as it would be asked, leave room for an answer? */
+static int fits(struct chat *chat)
 {
-    size_t len = strlen(text);
+    waste_prompt *p = NULL;
+    waste_prompt_info info;
+    int rc = render(chat, true, &p, &info);
+
+    if (!rc && info.n_ids > chat->by.ctx_max)
+        rc = fail(chat->c, EXIT_USAGE, NULL, "/edit",
+                  "%zu tokens with it, the context has %u positions; the old message is as it was",
+                  info.n_ids, chat->by.ctx_max);
+    waste_prompt_close(p);
+    return rc;
+}
+
+static int ask_again(struct chat *chat, const char *text, size_t len)
+{
+    json_t *before;
+    struct err e;
+    int rc;
 
     while (len && strchr("\n\r", text[len - 1]))
         len--;
     if (!len)
         return refuse(chat, "/edit", "an empty message asks nothing; the old one is as it was");
+    before = json_copy(chat->talk.messages);
     talk_take_back(&chat->talk, "assistant");
     talk_take_back(&chat->talk, "user");
-    return chat_ask(chat, text, len);
+    rc = !before || talk_say(&chat->talk, "user", text, len, &e)
+             ? fail(chat->c, EXIT_MEMORY, NULL, "/edit", "no memory for the message")
+             : fits(chat);
+    if (rc && before) {
+        json_decref(chat->talk.messages);
+        chat->talk.messages = before;
+        return rc;
+    }
+    json_decref(before);
+    chat->n_tries = 0;
+    return rc ? rc : chat_answer(chat);
 }
 
 static int edit(struct chat *chat, char *rest)
@@ -130,8 +161,9 @@ static int edit(struct chat *chat, char *rest)
     if (!last)
         return refuse(chat, "/edit", "nothing was said yet");
     if (*rest)
-        return ask_again(chat, rest);
-    if (lines_edits(chat->lines) && !strchr(last, '\n')) {
+        return ask_again(chat, rest, strlen(rest));
+    /* A prefill is keys that are pressed, and those of control characters do something. */
+    if (lines_edits(chat->lines) && safe_as_is(last, len)) {
         chat->prefill = malloc(len + sizeof("/edit "));
         if (chat->prefill)
             sprintf(chat->prefill, "/edit %s", last);
@@ -141,8 +173,8 @@ static int edit(struct chat *chat, char *rest)
         editor = getenv("EDITOR");
     if (!editor || !*editor || !lines_edits(chat->lines))
         return refuse(chat, "/edit", "say `/edit TEXT` (or set $VISUAL or $EDITOR to an editor)");
-    edited = edit_elsewhere(chat, editor, last, len);
-    rc = edited ? ask_again(chat, edited) : EXIT_RUNTIME;
+    edited = edit_elsewhere(chat, editor, last, &len);
+    rc = edited ? ask_again(chat, edited, len) : EXIT_RUNTIME;
     free(edited);
     return rc;
 }
@@ -219,8 +251,10 @@ static int read_note(struct chat *chat, const char *path, char **out, size_t *le
                 detail ? detail : waste_strerror(st));
 }
 
+/* A state of other weights or settings still has its conversation. A damaged file has nothing. */
 static int load(struct chat *chat, char *rest)
 {
+    struct talk talk = {0};
     struct err e;
     char *text = NULL;
     size_t len = 0;
@@ -232,12 +266,18 @@ static int load(struct chat *chat, char *rest)
     rc = read_note(chat, rest, &text, &len);
     if (rc)
         return rc;
-    rc = talk_from_note(&chat->talk, text, len, &e);
+    rc = talk_from_note(&talk, text, len, &e);
     free(text);
     if (rc)
         return fail_err(chat->c, &e, rest);
-    chat->n_tries = 0;
     st = waste_session_load(chat->by.session, rest);
+    if (st != WASTE_OK && st != WASTE_E_FORMAT && st != WASTE_E_LIMIT) {
+        talk_close(&talk);
+        return fail_status(chat->c, st, chat->by.ctx, rest);
+    }
+    talk_close(&chat->talk);
+    chat->talk = talk;
+    chat->n_tries = 0;
     if (st == WASTE_OK)
         tell(chat, "(%s: %zu messages, and the state after %zu tokens)", rest,
              json_array_size(chat->talk.messages), waste_session_pos(chat->by.session));
@@ -316,9 +356,13 @@ static int set(struct chat *chat, char *rest)
         return refuse(chat, "/set", "say what and how much: /set temp 0.7");
     if (opts_set(o, rest, value, &e))
         return fail_err(chat->c, &e, "/set");
+    if (!strcmp(rest, "seed"))
+        chat->n_tries = 0; /* its draws begin anew */
     if (draw_seed(chat->c, o))
         return EXIT_RUNTIME;
     banner_sampling(chat->c);
+    if (o->quiet && o->temp > 0 && !o->seed_set)
+        tell(chat, "seed %llu", (unsigned long long)o->seed);
     return 0;
 }
 
