@@ -355,7 +355,8 @@ int batch_open(struct batch **out, struct cli *c, const char *path, const struct
         return rc;
     }
     if (b->n_answered)
-        note(c, "%s: %zu of %zu requests are answered already", b->out, b->n_answered, b->n);
+        note(c, "%s: %zu of %zu request%s answered already", b->out, b->n_answered, b->n,
+             plural(b->n));
     *out = b;
     return 0;
 }
@@ -678,8 +679,8 @@ static int ask(struct batch *b, struct speaker *s, struct asked *a, json_t *o, s
     else
         rc = turn_open_ids(&t, s, a->ids.id, a->ids.n, p->stop, p->n_stop, e);
     if (!rc && t.n_ids > s->ctx_max)
-        rc = err_set(e, ERR_ARG, "the prompt has %zu tokens, the context %u positions", t.n_ids,
-                     s->ctx_max);
+        rc = err_set(e, ERR_ARG, "the prompt has %zu token%s, the context %u position%s", t.n_ids,
+                     plural(t.n_ids), s->ctx_max, plural(s->ctx_max));
     if (!rc)
         rc = speaker_sampling(s, &t, p, 0, e);
     if (!rc) {
@@ -696,9 +697,10 @@ static int ask(struct batch *b, struct speaker *s, struct asked *a, json_t *o, s
             end_answer(o, &t, a);
     }
     if (!rc)
-        note(b->c, "line %lld: %u tokens, %.2f tok/s, ended by %s",
+        note(b->c, "line %lld: %u token%s, %.2f tok/s, ended by %s",
              (long long)json_integer_value(json_object_get(o, "line")), t.n_generated,
-             t.decode_s > 0 ? t.n_generated / t.decode_s : 0, end_text(t.end));
+             plural(t.n_generated), t.decode_s > 0 ? t.n_generated / t.decode_s : 0,
+             end_text(t.end));
     turn_close(&t);
     return rc;
 }
@@ -764,6 +766,7 @@ int batch_run(struct batch *b, struct speaker *s)
     }
     if (!rc && b->n_failed)
         rc = fail(b->c, EXIT_RUNTIME, NULL, b->out,
-                  "%zu of %zu requests failed; their lines say why", b->n_failed, b->n);
+                  "%zu of %zu request%s failed; the answers say why", b->n_failed, b->n,
+                  plural(b->n));
     return rc;
 }

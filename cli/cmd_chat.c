@@ -48,8 +48,8 @@ static void say_end(struct chat *chat, const struct turn *t)
     struct cli *c = chat->c;
 
     if (t->end == END_LENGTH)
-        note(c, "(cut at %u tokens: /set n N allows more; say \"go on\" to let it)",
-             t->n_generated);
+        note(c, "(cut at %u token%s: /set n N allows more; say \"go on\" to let it)",
+             t->n_generated, plural(t->n_generated));
     else if (t->end == END_CONTEXT)
         note(c, "(the context of %u positions is full: /undo, /reset, or another --ctx)",
              chat->by.ctx_max);
@@ -58,8 +58,9 @@ static void say_end(struct chat *chat, const struct turn *t)
     else if (t->end == END_INTERRUPTED)
         note(c, "(stopped before an answer: /retry asks again; Ctrl-C again leaves)");
     if (c->opts.verbose)
-        note(c, "(prompt %zu tokens, %zu of them kept, %.2f s; answer %u tokens, %.2f s)", t->n_ids,
-             t->n_reused, t->prefill_s, t->n_generated, t->decode_s);
+        note(c, "(prompt %zu token%s, %zu of them kept, %.2f s; answer %u token%s, %.2f s)",
+             t->n_ids, plural(t->n_ids), t->n_reused, t->prefill_s, t->n_generated,
+             plural(t->n_generated), t->decode_s);
 }
 
 static void count(struct chat *chat, const struct turn *t)

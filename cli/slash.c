@@ -63,12 +63,15 @@ static int retry(struct chat *chat, char *rest)
 
 static int undo(struct chat *chat, char *rest)
 {
+    size_t left;
+
     (void)rest;
     talk_take_back(&chat->talk, "assistant");
     if (!talk_take_back(&chat->talk, "user"))
         return refuse(chat, "/undo", "nothing was said yet");
-    tell(chat, "(the last message and its answer are taken back; %zu messages are left)",
-         json_array_size(chat->talk.messages));
+    left = json_array_size(chat->talk.messages);
+    tell(chat, "(the last message and its answer are taken back; %zu message%s left)", left,
+         left == 1 ? " is" : "s are");
     return 0;
 }
 
@@ -203,6 +206,14 @@ static int rewind_session(struct chat *chat)
     return rc;
 }
 
+static void tell_state(struct chat *chat, const char *path)
+{
+    size_t n = json_array_size(chat->talk.messages), pos = waste_session_pos(chat->by.session);
+
+    tell(chat, "(%s: %zu message%s, and the state after %zu token%s)", path, n, plural(n), pos,
+         plural(pos));
+}
+
 static int save(struct chat *chat, char *rest)
 {
     char *note_text;
@@ -221,8 +232,7 @@ static int save(struct chat *chat, char *rest)
     free(note_text);
     if (st != WASTE_OK)
         return fail_status(chat->c, st, chat->by.ctx, rest);
-    tell(chat, "(%s: %zu messages, and the state after %zu tokens)", rest,
-         json_array_size(chat->talk.messages), waste_session_pos(chat->by.session));
+    tell_state(chat, rest);
     return 0;
 }
 
@@ -257,7 +267,7 @@ static int load(struct chat *chat, char *rest)
     struct talk talk = {0};
     struct err e;
     char *text = NULL;
-    size_t len = 0;
+    size_t len = 0, n;
     waste_status st;
     int rc;
 
@@ -277,15 +287,15 @@ static int load(struct chat *chat, char *rest)
     }
     talk_close(&chat->talk);
     chat->talk = talk;
+    n = json_array_size(talk.messages);
     chat->n_tries = 0;
     if (st == WASTE_OK)
-        tell(chat, "(%s: %zu messages, and the state after %zu tokens)", rest,
-             json_array_size(chat->talk.messages), waste_session_pos(chat->by.session));
+        tell_state(chat, rest);
     else
         tell(chat,
-             "(%s: %zu messages, but not the state: %s. The model reads the conversation again "
+             "(%s: %zu message%s, but not the state: %s. The model reads the conversation again "
              "before its next answer.)",
-             rest, json_array_size(chat->talk.messages), waste_error_detail(chat->by.ctx));
+             rest, n, plural(n), waste_error_detail(chat->by.ctx));
     return 0;
 }
 
@@ -372,18 +382,18 @@ static int tokens(struct chat *chat, char *rest)
 {
     waste_prompt *p = NULL;
     waste_prompt_info info;
+    size_t n = json_array_size(chat->talk.messages);
     int rc;
 
     (void)rest;
-    if (!json_array_size(chat->talk.messages) && !chat->talk.system) {
+    if (!n && !chat->talk.system) {
         tell(chat, "0 of %u positions", chat->by.ctx_max);
         return 0;
     }
     rc = render(chat, false, &p, &info);
     if (!rc)
-        tell(chat, "%zu of %u positions, %zu messages; %zu are in the session", info.n_ids,
-             chat->by.ctx_max, json_array_size(chat->talk.messages),
-             waste_session_pos(chat->by.session));
+        tell(chat, "%zu of %u positions, %zu message%s; %zu in the session", info.n_ids,
+             chat->by.ctx_max, n, plural(n), waste_session_pos(chat->by.session));
     waste_prompt_close(p);
     return rc;
 }
@@ -412,10 +422,11 @@ void chat_stats(struct chat *chat)
     p->record = engine.frame_bytes;
     tally_add(&all, &p->decode);
     tell(chat, "answers  %llu", (ull)chat->n_answers);
-    tell(chat, "prompts  %llu tokens: %llu were kept, %llu were read, %.2f tok/s",
-         (ull)chat->n_prompt, (ull)chat->n_reused, (ull)chat->n_fed,
+    tell(chat, "prompts  %llu token%s: %llu kept, %llu read, %.2f tok/s", (ull)chat->n_prompt,
+         plural(chat->n_prompt), (ull)chat->n_reused, (ull)chat->n_fed,
          rate((double)chat->n_fed, p->prefill.c.sec_prefill + p->prefill.c.sec_decode));
-    tell(chat, "answered %llu tokens, %.2f tok/s", (ull)chat->n_generated,
+    tell(chat, "answered %llu token%s, %.2f tok/s", (ull)chat->n_generated,
+         plural(chat->n_generated),
          rate((double)p->decode.c.decode_tokens, p->decode.c.sec_prefill + p->decode.c.sec_decode));
     if (waste_store_get_info(chat->by.store, &kept) == WASTE_OK)
         tell(chat, "states   %u in memory (%s), %u in files (%s)", kept.n_memory,

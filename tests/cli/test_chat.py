@@ -115,6 +115,23 @@ def test_another_draw_for_a_retry(home):
     assert texts[0] != texts[1] and texts[0] == texts[2]
 
 
+def test_one_is_one(home, tmp_path):
+    file = tmp_path / "talk.state"
+    lines = f"Who came?\n/tokens\nAnd then?\n/undo\n/undo\n/save {file}\n/stats\n"
+    done = waste("chat", "demo", "--no-learn", "-n", 1, stdin=lines.encode(), env=home, check=0)
+    said = done.stderr.decode()
+    assert "(cut at 1 token:" in said and "2 messages; " in said
+    assert "2 messages are left" in said and "0 messages are left" in said and "answered 2 tokens" in said
+    said = waste("run", "demo", "Who?", "-n", 1, env=home, check=0).stderr.decode()
+    assert "answer   1 token, " in said
+    said = waste("run", "demo", "Who?", "--ctx", 1, env=home).stderr.decode()
+    assert "the context 1 position\n" in said
+    asked = tmp_path / "asked"
+    asked.write_text("{}\n")
+    said = waste("run", "demo", "--file", asked, "--out", tmp_path / "out", env=home, check=1).stderr.decode()
+    assert "1 of 1 request failed" in said
+
+
 def test_a_seed_that_is_set_begins_its_draws_anew(home):
     answers, _ = chat([ASKED, "/retry", "/set seed 9", "/retry", "/retry", "/set seed 9", "/retry"], home,
                       "--temp", 1, "--seed", 3)
