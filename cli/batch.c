@@ -552,12 +552,37 @@ static int with_system(json_t *messages, const char *system)
         json_pack("{s:s, s:o}", "role", "system", "content", json_text(system, strlen(system))));
 }
 
+/* Before the format asks for the size of a picture that is not looked at anyway. */
+static int no_images(const json_t *messages, struct err *e)
+{
+    const json_t *m, *part;
+    size_t i, j;
+
+    json_array_foreach(messages, i, m)
+    {
+        json_array_foreach(json_object_get(m, "content"), j, part)
+        {
+            const char *type = json_string_value(json_object_get(part, "type"));
+
+            if (type && (!strcmp(type, "image") || !strcmp(type, "image_url")))
+                return err_set(e, ERR_UNSUPPORTED,
+                               "messages[%zu].content[%zu]: images are not in this version", i, j);
+        }
+    }
+    return 0;
+}
+
 static int as_request(struct asked *a, struct err *e)
 {
     json_t *request = json_object(), *prompt = json_object_get(a->line, "prompt");
     json_t *messages = json_deep_copy(json_object_get(a->line, "messages"));
     int bad = 0;
 
+    if (no_images(messages, e)) {
+        json_decref(messages);
+        json_decref(request);
+        return e->code;
+    }
     if (prompt)
         messages = json_pack("[{s:s, s:O}]", "role", "user", "content", prompt);
     for (size_t i = 0; i < N_ELEMS(passed); i++) {

@@ -179,6 +179,8 @@ HOSTILE = [
     ('{"messages": "x"}', "messages"),
     ('{"messages": [{"role": "nobody", "content": "x"}]}', "messages[0].role"),
     ('{"messages": [{"role": "user", "content": 1}]}', "messages[0].content"),
+    ('{"messages": [{"role": "user", "content": [{"type": "text", "text": "x"}, {"type": "image_url"}]}]}',
+     "messages[0].content[1]: images"),
     ('{"prompt": "x", "tools": [1]}', "tools"),
     ('{"prompt": "\\ud800"}', "not JSON"),
     ('{"prompt": "' + "long " * 5000 + '"}', "4096 positions"),
