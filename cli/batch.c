@@ -25,6 +25,8 @@ struct request { /* a line with something in it */
     bool answered;
 };
 
+enum made { MADE_MODEL, MADE_GRAMMAR, MADE_PROGRAM, MADE_NUMERIC, N_MADE };
+
 struct batch {
     struct cli *c;
     struct text text;
@@ -32,6 +34,8 @@ struct batch {
     size_t n, n_answered, n_failed;
     size_t next;       /* request that the next answer in the file is likely of */
     uint64_t settings; /* a hash of the options that answers depend on */
+    /* Of every answer in the file. The profile is "" until an answer or the open model says it. */
+    char made[N_MADE][24];
     int fd;
     const char *out;
 };
@@ -78,8 +82,6 @@ static uint64_t hash_settings(const struct opts *o)
         h = hash_text(h, o->stop[i]);
     for (unsigned i = 0; i < o->n_bias; i++)
         h = hash(h, &o->bias[i], sizeof(o->bias[i]));
-    if (o->grammar || o->json_schema)
-        h = hash_text(h, o->grammar ? o->grammar : o->json_schema);
     return h;
 }
 
@@ -89,6 +91,102 @@ static const char *hash_name(char text[17], uint64_t h)
     return text;
 }
 
+/* ---- what makes an answer, besides ---- */
+
+static const struct {
+    const char *member, *text;
+} made_by[N_MADE] = {
+    [MADE_MODEL] = {"model", "the model"},
+    [MADE_GRAMMAR] = {"grammar", "--grammar or --json-schema"},
+    [MADE_PROGRAM] = {"program", "waste"},
+    [MADE_NUMERIC] = {"numeric", "--numeric"},
+};
+
+static int hash_file(struct batch *b, uint64_t *h, const char *dir, const char *name)
+{
+    char path[PATH_MAX + 32], bytes[4096];
+    size_t n;
+    FILE *f;
+
+    snprintf(path, sizeof(path), "%s/%s", dir, name);
+    f = fopen(path, "re");
+    if (!f)
+        return errno == ENOENT ? 0 : fail(b->c, EXIT_RUNTIME, NULL, path, "%s", strerror(errno));
+    *h = hash_text(*h, name);
+    while ((n = fread(bytes, 1, sizeof(bytes), f)) > 0)
+        *h = hash(*h, bytes, n);
+    n = (size_t)ferror(f);
+    fclose(f);
+    return n ? fail(b->c, EXIT_RUNTIME, NULL, path, "cannot be read") : 0;
+}
+
+/* A container by its small files. Codebooks are fitted to the weights: other weights have others.
+ */
+static int name_model(struct batch *b, const char *path)
+{
+    static const char *const files[] = {"manifest.json", "codebooks.bin", "tokenizer.model",
+                                        "specials.json", "chat.json"};
+    uint64_t h = HASH_BEGIN;
+    int rc = 0;
+
+    for (size_t i = 0; i < N_ELEMS(files) && !rc; i++)
+        rc = hash_file(b, &h, path, files[i]);
+    hash_name(b->made[MADE_MODEL], h);
+    return rc;
+}
+
+static void name_grammar(struct batch *b, const struct text *grammar)
+{
+    char *name = b->made[MADE_GRAMMAR];
+
+    if (!grammar->bytes) {
+        strcpy(name, "none");
+        return;
+    }
+    hash_name(name + 2, hash(HASH_BEGIN, grammar->bytes, grammar->len));
+    name[0] = b->c->opts.json_schema ? 's' : 'g';
+    name[1] = ':';
+}
+
+static int made_otherwise(struct batch *b, size_t line, enum made i, const char *there)
+{
+    return fail(b->c, EXIT_USAGE, "Give another --out, or what the answers there were made with.",
+                b->out, "line %zu was made with another %s: %s, now it is %s", line,
+                made_by[i].text, there, b->made[i]);
+}
+
+/* All answers of a file are made by the same; the first one stands for a profile not yet known. */
+static int match_made(struct batch *b, const json_t *answer, size_t line)
+{
+    const json_t *made = json_object_get(answer, "made_by");
+
+    for (int i = 0; i < N_MADE; i++) {
+        const char *there = json_string_value(json_object_get(made, made_by[i].member));
+
+        if (!there)
+            there = "nobody knows";
+        if (i == MADE_NUMERIC && !*b->made[i])
+            snprintf(b->made[i], sizeof(b->made[i]), "%s", there);
+        if (strcmp(there, b->made[i]) != 0)
+            return made_otherwise(b, line, (enum made)i, there);
+    }
+    return 0;
+}
+
+/* The profile that the open model computes in: is it that of the answers before? */
+static int know_numeric(struct batch *b, const struct speaker *s)
+{
+    waste_engine engine = {.size = sizeof(engine)};
+    char there[24];
+
+    waste_engine_info(s->ctx, &engine);
+    memcpy(there, b->made[MADE_NUMERIC], sizeof(there));
+    snprintf(b->made[MADE_NUMERIC], sizeof(b->made[MADE_NUMERIC]), "%s", engine.numeric);
+    if (b->n_answered && strcmp(there, engine.numeric) != 0)
+        return made_otherwise(b, 1, MADE_NUMERIC, there);
+    return 0;
+}
+
 /* ---- what is there ---- */
 
 static int split(struct batch *b)
@@ -96,6 +194,8 @@ static int split(struct batch *b)
     const char *at = b->text.bytes, *end = at + b->text.len;
     size_t room = 0, line = 0;
 
+    if (b->text.len >= 3 && !memcmp(at, "\xef\xbb\xbf", 3)) /* of some editors: no part of it */
+        at += 3;
     while (at < end) {
         const char *stop = memchr(at, '\n', (size_t)(end - at));
         size_t len = (size_t)((stop ? stop : end) - at);
@@ -118,34 +218,56 @@ static int split(struct batch *b)
     return 0;
 }
 
+static bool find_request(struct batch *b, const char *name, size_t *at)
+{
+    uint64_t h = strtoull(name, NULL, 16);
+
+    for (size_t tried = 0; tried < b->n; tried++) {
+        *at = (b->next + tried) % b->n;
+        if (!b->requests[*at].answered && b->requests[*at].hash == h)
+            return true;
+    }
+    return false;
+}
+
 /* An answer that is there: to which request? */
 static int match(struct batch *b, const char *text, size_t len, size_t line)
 {
     json_t *answer = json_loadb(text, len, JSON_ALLOW_NUL, NULL);
     const char *name = json_string_value(json_object_get(answer, "request"));
-    uint64_t h = name ? strtoull(name, NULL, 16) : 0;
-    size_t i = 0, tried = 0;
+    size_t i;
+    int rc = name ? match_made(b, answer, line) : 0;
 
-    for (; name && tried < b->n; tried++) {
-        i = (b->next + tried) % b->n;
-        if (!b->requests[i].answered && b->requests[i].hash == h)
-            break;
-    }
-    if (name && tried < b->n) {
+    if (!rc && name && find_request(b, name, &i)) {
         b->next = i + 1;
         b->requests[i].answered = true;
         b->n_answered++;
         b->n_failed += json_object_get(answer, "error") != NULL;
-        json_decref(answer);
-        return 0;
+    } else if (!rc) {
+        rc = fail(b->c, EXIT_USAGE, "Give another --out, or remove what is to be answered anew.",
+                  b->out,
+                  name ? "line %zu answers no request that is asked now: the request, or a "
+                         "setting, was another one"
+                       : "line %zu is no answer of `waste run --out`",
+                  line);
     }
     json_decref(answer);
-    return fail(b->c, EXIT_USAGE, "Give another --out, or remove what is to be answered anew.",
-                b->out,
-                name ? "line %zu answers no request that is asked now: the request, or a setting, "
-                       "was another one"
-                     : "line %zu is no answer of `waste run --out`",
-                line);
+    return rc;
+}
+
+/* A last line without its end: cut it if a crash left it of one of ours. */
+static int cut_torn(struct batch *b, const char *text, size_t len, off_t at)
+{
+    static const char ours[] = "{\"line\":";
+    size_t n = len < sizeof(ours) - 1 ? len : sizeof(ours) - 1;
+
+    if (memcmp(text, ours, n) != 0)
+        return fail(b->c, EXIT_USAGE, "Give another --out.", b->out,
+                    "the last line has no end, and is no answer of `waste run --out`: it is not "
+                    "cut");
+    if (ftruncate(b->fd, at))
+        return fail(b->c, EXIT_RUNTIME, NULL, b->out, "%s", strerror(errno));
+    return 0;
 }
 
 /* What was written before, without a line that a crash has torn. */
@@ -167,8 +289,8 @@ static int read_answers(struct batch *b)
         rc = match(b, text + whole, (size_t)(end - text - whole), line);
         whole = end - text + 1;
     }
-    if (!rc && whole < size && ftruncate(b->fd, whole))
-        rc = fail(b->c, EXIT_RUNTIME, NULL, b->out, "%s", strerror(errno));
+    if (!rc && whole < size)
+        rc = cut_torn(b, text + whole, (size_t)(size - whole), whole);
     free(text);
     return rc;
 }
@@ -212,7 +334,7 @@ static int open_answers(struct batch *b)
     return read_answers(b);
 }
 
-int batch_open(struct batch **out, struct cli *c)
+int batch_open(struct batch **out, struct cli *c, const char *path, const struct text *grammar)
 {
     struct batch *b = calloc(1, sizeof(*b));
     int rc;
@@ -220,7 +342,13 @@ int batch_open(struct batch **out, struct cli *c)
     if (!b)
         return fail(c, EXIT_MEMORY, NULL, "run", "no memory");
     *b = (struct batch){.c = c, .fd = -1, .out = c->opts.out, .settings = hash_settings(&c->opts)};
-    rc = text_read(c, 2, &b->text);
+    snprintf(b->made[MADE_PROGRAM], sizeof(b->made[MADE_PROGRAM]), "%s", waste_version());
+    snprintf(b->made[MADE_NUMERIC], sizeof(b->made[MADE_NUMERIC]), "%s",
+             c->opts.numeric ? c->opts.numeric : "");
+    name_grammar(b, grammar);
+    rc = name_model(b, path);
+    if (!rc)
+        rc = text_read(c, 2, &b->text);
     if (!rc)
         rc = split(b);
     if (!rc)
@@ -230,7 +358,8 @@ int batch_open(struct batch **out, struct cli *c)
         return rc;
     }
     if (b->n_answered)
-        note(c, "%s: %zu of %zu requests are answered already", b->out, b->n_answered, b->n);
+        note(c, "%s: %zu of %zu request%s answered already", b->out, b->n_answered, b->n,
+             plural(b->n));
     *out = b;
     return 0;
 }
@@ -315,6 +444,8 @@ static int take_setting(struct asked *a, const char *option, const json_t *value
 
     if (json_is_null(value))
         return 0;
+    if (json_is_string(value) && !strcmp(option, "seed"))
+        return opts_set(&a->opts, option, json_string_value(value), e);
     if (json_is_integer(value))
         snprintf(text, sizeof(text), "%" JSON_INTEGER_FORMAT, json_integer_value(value));
     else if (json_is_real(value))
@@ -386,7 +517,10 @@ static int parse(struct asked *a, const struct request *r, struct err *e)
 
     a->line = json_loadb(r->text, r->len, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &why);
     if (!a->line)
-        return err_set(e, ERR_ARG, "not JSON: %s", why.text);
+        return err_set(e, ERR_ARG, "not JSON: %s%s", why.text,
+                       json_error_code(&why) == json_error_numeric_overflow
+                           ? " (a seed beyond 2^63-1 is written as a text)"
+                           : "");
     if (!json_is_object(a->line))
         return err_set(e, ERR_ARG, "not a JSON object");
     json_object_foreach(a->line, name, value)
@@ -399,6 +533,8 @@ static int parse(struct asked *a, const struct request *r, struct err *e)
     value = json_object_get(a->line, "prompt");
     if (value && !json_is_string(value))
         return err_set(e, ERR_ARG, "prompt must be a text");
+    if (value && !json_string_length(value))
+        return err_set(e, ERR_ARG, "the prompt is empty");
     return 0;
 }
 
@@ -419,13 +555,34 @@ static int with_system(json_t *messages, const char *system)
         json_pack("{s:s, s:o}", "role", "system", "content", json_text(system, strlen(system))));
 }
 
+/* Before the format asks for the size of a picture that is not looked at anyway. */
+static int no_images(const json_t *messages, struct err *e)
+{
+    const json_t *m, *part;
+    size_t i, j;
+
+    json_array_foreach(messages, i, m)
+    {
+        json_array_foreach(json_object_get(m, "content"), j, part)
+        {
+            const char *type = json_string_value(json_object_get(part, "type"));
+
+            if (type && (!strcmp(type, "image") || !strcmp(type, "image_url")))
+                return err_set(e, ERR_UNSUPPORTED,
+                               "messages[%zu].content[%zu]: a picture, and --vision was not given",
+                               i, j);
+        }
+    }
+    return 0;
+}
+
 static int as_request(struct asked *a, struct err *e)
 {
     json_t *request = json_object(), *prompt = json_object_get(a->line, "prompt");
     json_t *messages = json_deep_copy(json_object_get(a->line, "messages"));
     int bad = 0;
 
-    if (pictures_measure(messages, e)) {
+    if (a->opts.vision ? pictures_measure(messages, e) : no_images(messages, e)) {
         json_decref(messages);
         json_decref(request);
         return e->code;
@@ -464,8 +621,6 @@ static int as_text(struct asked *a, const struct speaker *s, struct err *e)
                        a->opts.raw ? "--raw continues texts" : "the model has no chat format");
     if (!s->tokenizer)
         return err_set(e, ERR_UNSUPPORTED, "the container has no tokenizer");
-    if (!len)
-        return err_set(e, ERR_ARG, "the prompt is empty");
     a->ids.id = malloc(len * sizeof(*a->ids.id));
     if (!a->ids.id || waste_encode(s->tokenizer, WASTE_CONTENT, json_string_value(prompt), len,
                                    a->ids.id, len, &a->ids.n) != WASTE_OK)
@@ -488,15 +643,18 @@ static bool show(struct turn *t, const waste_item *item, double ms)
     return true;
 }
 
-static json_t *begin_answer(const struct request *r, const struct asked *a)
+static json_t *begin_answer(const struct batch *b, const struct request *r, const struct asked *a)
 {
-    json_t *o = json_pack("{s:I}", "line", (json_int_t)r->line), *id;
+    json_t *o = json_pack("{s:I}", "line", (json_int_t)r->line), *id, *made = json_object();
     char name[17];
 
     id = json_object_get(a->line, "id");
     if (id)
         json_object_set(o, "id", id);
     json_object_set_new(o, "request", json_string(hash_name(name, r->hash)));
+    for (int i = 0; i < N_MADE; i++)
+        json_object_set_new(made, made_by[i].member, json_string(b->made[i]));
+    json_object_set_new(o, "made_by", made);
     return o;
 }
 
@@ -550,8 +708,8 @@ static int ask(struct batch *b, struct speaker *s, struct asked *a, json_t *o, s
     else
         rc = turn_open_ids(&t, s, a->ids.id, a->ids.n, p->stop, p->n_stop, e);
     if (!rc && t.n_ids > s->ctx_max)
-        rc = err_set(e, ERR_ARG, "the prompt has %zu tokens, the context %u positions", t.n_ids,
-                     s->ctx_max);
+        rc = err_set(e, ERR_ARG, "the prompt has %zu token%s, the context %u position%s", t.n_ids,
+                     plural(t.n_ids), s->ctx_max, plural(s->ctx_max));
     if (!rc)
         rc = speaker_sampling(s, &t, p, 0, e);
     if (!rc) {
@@ -568,9 +726,10 @@ static int ask(struct batch *b, struct speaker *s, struct asked *a, json_t *o, s
             end_answer(o, &t, a);
     }
     if (!rc)
-        note(b->c, "line %lld: %u tokens, %.2f tok/s, ended by %s",
+        note(b->c, "line %lld: %u token%s, %.2f tok/s, ended by %s",
              (long long)json_integer_value(json_object_get(o, "line")), t.n_generated,
-             t.decode_s > 0 ? t.n_generated / t.decode_s : 0, end_text(t.end));
+             plural(t.n_generated), t.decode_s > 0 ? t.n_generated / t.decode_s : 0,
+             end_text(t.end));
     turn_close(&t);
     return rc;
 }
@@ -608,7 +767,7 @@ static int answer(struct batch *b, struct speaker *s, struct request *r)
     rc = parse(&a, r, &e);
     if (!rc)
         rc = s->chat ? as_request(&a, &e) : as_text(&a, s, &e);
-    o = begin_answer(r, &a);
+    o = begin_answer(b, r, &a);
     if (!rc)
         rc = ask(b, s, &a, o, &e);
     if (rc == ERR_CANCELLED) {
@@ -628,7 +787,7 @@ static int answer(struct batch *b, struct speaker *s, struct request *r)
 
 int batch_run(struct batch *b, struct speaker *s)
 {
-    int rc = 0;
+    int rc = batch_left(b) ? know_numeric(b, s) : 0;
 
     for (size_t i = 0; i < b->n && !rc; i++) {
         if (!b->requests[i].answered)
@@ -636,6 +795,7 @@ int batch_run(struct batch *b, struct speaker *s)
     }
     if (!rc && b->n_failed)
         rc = fail(b->c, EXIT_RUNTIME, NULL, b->out,
-                  "%zu of %zu requests failed; their lines say why", b->n_failed, b->n);
+                  "%zu of %zu request%s failed; the answers say why", b->n_failed, b->n,
+                  plural(b->n));
     return rc;
 }

@@ -38,6 +38,8 @@ static json_t *answer_json(struct turn *t, const json_t *message)
 
     if (o && reasoning)
         json_object_set(o, "reasoning", reasoning);
+    if (o && t->by->c->opts.temp > 0)
+        json_object_set_new(o, "seed", json_u64(t->by->c->opts.seed));
     return o;
 }
 
@@ -47,8 +49,8 @@ static void say_end(struct chat *chat, const struct turn *t)
     struct cli *c = chat->c;
 
     if (t->end == END_LENGTH)
-        note(c, "(cut at %u tokens: /set n N allows more; say \"go on\" to let it)",
-             t->n_generated);
+        note(c, "(cut at %u token%s: /set n N allows more; say \"go on\" to let it)",
+             t->n_generated, plural(t->n_generated));
     else if (t->end == END_CONTEXT)
         note(c, "(the context of %u positions is full: /undo, /reset, or another --ctx)",
              chat->by.ctx_max);
@@ -57,8 +59,9 @@ static void say_end(struct chat *chat, const struct turn *t)
     else if (t->end == END_INTERRUPTED)
         note(c, "(stopped before an answer: /retry asks again; Ctrl-C again leaves)");
     if (c->opts.verbose)
-        note(c, "(prompt %zu tokens, %zu of them kept, %.2f s; answer %u tokens, %.2f s)", t->n_ids,
-             t->n_reused, t->prefill_s, t->n_generated, t->decode_s);
+        note(c, "(prompt %zu token%s, %zu of them kept, %.2f s; answer %u token%s, %.2f s)",
+             t->n_ids, plural(t->n_ids), t->n_reused, t->prefill_s, t->n_generated,
+             plural(t->n_generated), t->decode_s);
 }
 
 static void count(struct chat *chat, const struct turn *t)
@@ -164,6 +167,12 @@ static bool interrupted_again(struct chat *chat)
     return false;
 }
 
+static void begin_anew(struct chat *chat)
+{
+    chat->interrupted = false;
+    term_go_on();
+}
+
 static int one_message(struct chat *chat, char *text, size_t len)
 {
     size_t white = strspn(text, " \t\n");
@@ -196,7 +205,9 @@ static int loop(struct chat *chat)
             return fail(chat->c, EXIT_RUNTIME, NULL, "standard input", "%s", strerror(errno));
         if (got == LINES_END)
             break;
-        if (got == LINES_INTERRUPT)
+        if (got == LINES_CLEARED)
+            begin_anew(chat);
+        if (got == LINES_INTERRUPT || got == LINES_CLEARED)
             continue;
         chat->interrupted = false;
         rc = one_message(chat, text, len);
@@ -231,10 +242,7 @@ static const char *states_dir(const struct cli *c, char room[PATH_MAX])
 {
     if (!c->opts.states || c->opts.state_dir)
         return c->opts.states ? c->opts.state_dir : NULL;
-    if (!place_of(PLACE_CACHE, "states", room))
-        return NULL;
-    make_parents(room);
-    return room;
+    return place_of(PLACE_CACHE, "states", room) ? room : NULL;
 }
 
 static int open_speaker(struct chat *chat, const char *path)

@@ -118,7 +118,7 @@ static void print_memory(const waste_plan *p)
     unsigned rows = p->max_rows < FLOOR_ROWS ? p->max_rows : FLOOR_ROWS;
     char remark[96];
 
-    printf("Memory, for %u positions\n", p->ctx_tokens);
+    printf("Memory, for %u position%s\n", p->ctx_tokens, plural(p->ctx_tokens));
     row("trunk", p->mem.trunk_bytes, "");
     row("state", p->mem.state_bytes, "");
     row("scratch", p->mem.scratch_bytes, "");

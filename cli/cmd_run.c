@@ -118,14 +118,16 @@ static void closing_lines(const struct run *r, const struct tally *d)
 
     note(r->c, "%s", "");
     if (t->n_reused)
-        note(r->c, "kept     %zu of %zu tokens were read before", t->n_reused, t->n_ids);
+        note(r->c, "kept     %zu of %zu token%s, read before", t->n_reused, t->n_ids,
+             plural(t->n_ids));
     if (t->n_reused + t->n_fed < t->n_ids)
-        note(r->c, "prompt   %zu of %zu tokens", t->n_fed, t->n_ids);
+        note(r->c, "prompt   %zu of %zu token%s", t->n_fed, t->n_ids, plural(t->n_ids));
     else
-        note(r->c, "prompt   %zu tokens, %.2f tok/s", t->n_fed,
+        note(r->c, "prompt   %zu token%s, %.2f tok/s", t->n_fed, plural(t->n_fed),
              rate((double)t->n_fed, t->prefill_s));
-    note(r->c, "answer   %u tokens, %.2f tok/s, ended by %s%s%s%s", t->n_generated,
-         rate(n_decode, t->decode_s), end_text(t->end), t->end == END_STRING ? " \"" : "",
+    note(r->c, "answer   %u token%s, %.2f tok/s, ended by %s%s%s%s", t->n_generated,
+         plural(t->n_generated), rate(n_decode, t->decode_s), end_text(t->end),
+         t->end == END_STRING ? " \"" : "",
          t->end == END_STRING ? r->c->opts.stop[t->answer.matched] : "",
          t->end == END_STRING ? "\"" : "");
     if (speaker_cut(&r->by))
@@ -181,7 +183,8 @@ static int finish(struct run *r)
         t->end = END_OUTPUT;
     closing_lines(r, &d);
     if (t->end == END_CONTEXT)
-        note(c, "The context of %u positions is full; --ctx sets more.", r->by.ctx_max);
+        note(c, "The context of %u position%s is full; --ctx sets more.", r->by.ctx_max,
+             plural(r->by.ctx_max));
     if (t->end == END_ERROR)
         return turn_fail(t, "run");
     if (t->end == END_OUTPUT)
@@ -358,7 +361,7 @@ static int open_batch(struct run *r, const char *path)
                                           : "--json: the file has the objects");
     if (r->c->opts.tools)
         return fail(r->c, EXIT_USAGE, NULL, "--tools", "with --out the requests have the tools");
-    rc = batch_open(&r->batch, r->c);
+    rc = batch_open(&r->batch, r->c, path, &r->by.grammar);
     if (!rc)
         choose_checkpoints(r->c, path, BATCH_CHECKPOINTS);
     return rc;

@@ -5,6 +5,8 @@
 
 #include "cli/prompt.h"
 
+enum { CONFIG_MAX = 1 << 20 };
+
 static int bad(const struct config *c, unsigned line, const char *what, struct err *e)
 {
     return err_set(e, ERR_ARG, "%s: line %u: %s", c->path, line, what);
@@ -100,12 +102,12 @@ int config_read(struct config *c, const char *path, struct err *e)
     int rc = 0;
 
     *c = (struct config){.path = path};
-    c->text = file_text(path, &len, e);
+    c->text = file_text(path, CONFIG_MAX, &len, e);
     if (!c->text)
         return e->code;
     if (strlen(c->text) != len)
         rc = err_set(e, ERR_ARG, "%s: a byte of 0 is in it: this is no text", path);
-    at = c->text;
+    at = c->text + (strncmp(c->text, "\xef\xbb\xbf", 3) ? 0 : 3); /* some editors' mark */
     for (unsigned line = 1; !rc && at; line++) {
         next = strchr(at, '\n');
         if (next)

@@ -28,6 +28,7 @@ struct lines {
     unsigned n_history, looked_at; /* looked_at: an index, while lines are recalled */
     int history_fd;                /* -1: none */
     bool asks;                     /* a prompt is of use */
+    bool typed;                    /* something, since the message began */
     const char *prompt;
     char *bytes; /* read and not yet given out */
     size_t at, len, room;
@@ -104,15 +105,17 @@ static char *prompt_of(EditLine *el)
 static int next_char(EditLine *el, wchar_t *out)
 {
     mbstate_t state = {0};
+    struct lines *l;
     char byte;
 
-    (void)el;
+    el_get(el, EL_CLIENTDATA, &l);
     for (;;) {
         ssize_t got = text_some(0, &byte, 1);
         size_t n;
 
         if (got <= 0)
             return (int)got;
+        l->typed = true;
         n = mbrtowc(out, &byte, 1, &state);
         if (n == 0)
             *out = L'\0';
@@ -233,6 +236,7 @@ static void edit_open(struct lines *l, const char *path, char why[256])
     if (!isatty(0) || !isatty(2) || !type || !strcmp(type, "dumb"))
         return;
     know_utf8();
+    term_restores();
     l->el = el_init("waste", stdin, stderr, stderr);
     if (!l->el)
         return;
@@ -372,10 +376,13 @@ enum lines_got lines_read(struct lines *l, const char *prefill, char **text, siz
     size_t n;
 
     l->prompt = "> ";
+    l->typed = prefill && *prefill;
     while (more && got == LINES_MESSAGE && ok) {
         got = l->el ? edited_line(l, prefill, &line, &n) : plain_line(l, &line, &n);
         if (got == LINES_MESSAGE)
             more = take_line(&m, line, n, &quoted, &ok);
+        else if (got == LINES_INTERRUPT && (l->typed || m.text))
+            got = LINES_CLEARED;
         l->prompt = ". ";
         prefill = NULL;
     }

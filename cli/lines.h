@@ -16,7 +16,13 @@
 
 struct lines;
 
-enum lines_got { LINES_MESSAGE, LINES_END, LINES_INTERRUPT, LINES_ERROR };
+enum lines_got {
+    LINES_MESSAGE,
+    LINES_END,
+    LINES_INTERRUPT, /* where nothing was typed */
+    LINES_CLEARED,   /* an interrupt, and what was typed is gone */
+    LINES_ERROR,
+};
 
 /* history: a file, made if it is not there; NULL: none. One that cannot be used is none: *why has
  * the reason then, or "". ERR_NOMEM. */

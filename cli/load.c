@@ -195,7 +195,8 @@ int prompt_fits(struct cli *c, size_t n)
         return fail(c, EXIT_USAGE, NULL, c->command, "the prompt is empty");
     if (cfg.ctx_tokens && n > cfg.ctx_tokens)
         return fail(c, EXIT_USAGE, "--ctx sets more positions, at the price of memory.", c->command,
-                    "the prompt has %zu tokens, the context %u positions", n, cfg.ctx_tokens);
+                    "the prompt has %zu token%s, the context %u position%s", n, plural(n),
+                    cfg.ctx_tokens, plural(cfg.ctx_tokens));
     return 0;
 }
 

@@ -258,6 +258,8 @@ static int set_value(struct opts *o, const struct opt *opt, const char *text, st
         o->vision = true;
         return 0;
     case OPT_TEXT:
+        if (!*text && !strcmp(opt->value, "DIR"))
+            return err_set(e, ERR_ARG, "it is empty; it has to be a directory");
         *(const char **)field = text;
         return 0;
     default: /* a flag that a variable sets */

@@ -130,7 +130,7 @@ const struct opt opts_table[] = {
     {"json-schema", 0, OPT_TEXT, GROUP_CHOOSE, CMD_RUN, FIELD(json_schema), .value = "FILE",
      .help = "the answer is JSON that satisfies the schema in FILE"},
     {"grammar", 0, OPT_TEXT, GROUP_CHOOSE, CMD_RUN, FIELD(grammar), .value = "FILE",
-     .help = "the answer is a text of the grammar in FILE (docs/CONSTRAINED.md)"},
+     .help = "the answer is a text of the grammar in FILE; see docs/CONSTRAINED.md"},
     {"tools", 0, OPT_TEXT, GROUP_CHOOSE, CMD_RUN, FIELD(tools), .value = "FILE",
      .help = "tools that the model may call, a JSON array; calls are printed as lines of JSON"},
     {"raw", 0, OPT_SET, GROUP_CHOOSE, CMD_RUN, FIELD(raw),

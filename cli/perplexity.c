@@ -189,7 +189,8 @@ static int begin(struct scoring *s, const char *path)
     waste_tokenizer_close(t);
     if (!rc && s->ids.n < 2)
         rc = fail(s->c, EXIT_USAGE, NULL, s->c->opts.perplexity,
-                  "%zu tokens: two are the least that can be predicted", s->ids.n);
+                  "%zu token%s: two are the least that can be predicted", s->ids.n,
+                  plural(s->ids.n));
     return rc;
 }
 

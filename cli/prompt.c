@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "cli/load.h"
@@ -110,23 +111,47 @@ int text_read(struct cli *c, unsigned index, struct text *out)
     return text_of_file(c, "-", out);
 }
 
-char *file_text(const char *path, size_t *len, struct err *e)
+static char *file_bytes(int fd, const char *path, size_t most, size_t *len, struct err *e)
 {
-    FILE *f = fopen(path, "re");
-    size_t room = 0;
-    char *text = NULL;
-    ssize_t got = f ? getdelim(&text, &room, EOF, f) : -1;
+    struct stat st;
+    char *text;
+    ssize_t got = 1;
 
-    if (!f || (got < 0 && ferror(f))) {
+    if (fstat(fd, &st) || !S_ISREG(st.st_mode)) {
+        err_set(e, ERR_IO, "%s: not a file", path);
+        return NULL;
+    }
+    if ((uint64_t)st.st_size > most) {
+        err_set(e, ERR_LIMIT, "%s: %lld bytes, it may have %zu", path, (long long)st.st_size, most);
+        return NULL;
+    }
+    text = malloc((size_t)st.st_size + 1);
+    if (!text) {
+        err_set(e, ERR_NOMEM, "%s", path);
+        return NULL;
+    }
+    for (*len = 0; got > 0 && *len<(size_t)st.st_size; *len += got> 0 ? (size_t)got : 0)
+        got = read(fd, text + *len, (size_t)st.st_size - *len);
+    if (got < 0) {
         err_sys(e, errno, "%s", path);
         free(text);
-        text = NULL;
-    } else if (got < 0 && text) { /* empty */
-        text[0] = '\0';
+        return NULL;
     }
-    *len = got > 0 ? (size_t)got : 0;
-    if (f)
-        fclose(f);
+    text[*len] = '\0';
+    return text;
+}
+
+char *file_text(const char *path, size_t most, size_t *len, struct err *e)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    char *text;
+
+    if (fd < 0) {
+        err_sys(e, errno, "%s", path);
+        return NULL;
+    }
+    text = file_bytes(fd, path, most, len, e);
+    close(fd);
     return text;
 }
 

@@ -32,8 +32,9 @@ int fail_read(struct cli *c, const char *name, int error);
 /* Those at the end: editors and echo end a file with one that nobody wrote. */
 void remove_newlines(struct text *t);
 
-/* A whole file of ours, free() it; NULL: see e. */
-char *file_text(const char *path, size_t *len, struct err *e);
+/* A whole file, with a NUL behind it; free() it. NULL: see e. ERR_IO: no regular file; ERR_LIMIT:
+ * more than `most` bytes. */
+char *file_text(const char *path, size_t most, size_t *len, struct err *e);
 
 enum text_kind {
     TEXT_PROMPT,   /* content; newlines at the end of a file or of standard input are removed */

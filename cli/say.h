@@ -52,6 +52,12 @@ int fail_status(struct cli *c, waste_status st, const waste_ctx *ctx, const char
 /* The same with other words. */
 int fail_detail(struct cli *c, waste_status st, const char *what, const char *detail);
 int fail_err(struct cli *c, const struct err *e, const char *what);
+/* "s" behind the name of n things. */
+static inline const char *plural(uint64_t n)
+{
+    return n == 1 ? "" : "s";
+}
+
 /* Standard output does not take what we write. */
 int fail_output(struct cli *c);
 

@@ -8,6 +8,7 @@
 #include "cli/nearest.h"
 #include "cli/pictures.h"
 #include "cli/prompt.h"
+#include "cli/safe.h"
 #include "cli/units.h"
 
 #define N_ELEMS(a) (sizeof(a) / sizeof((a)[0]))
@@ -87,17 +88,22 @@ static int retry(struct chat *chat, char *rest)
 
 static int undo(struct chat *chat, char *rest)
 {
+    size_t left;
+
     (void)rest;
     talk_take_back(&chat->talk, "assistant");
     if (!talk_take_back(&chat->talk, "user"))
         return refuse(chat, "/undo", "nothing was said yet");
-    tell(chat, "(the last message and its answer are taken back; %zu messages are left)",
-         json_array_size(chat->talk.messages));
+    left = json_array_size(chat->talk.messages);
+    tell(chat, "(the last message and its answer are taken back; %zu message%s left)", left,
+         left == 1 ? " is" : "s are");
     return 0;
 }
 
+enum { EDITED_MAX = 64 << 20 };
+
 /* Put what was said in the editor's file, and read what is there afterwards. */
-static char *edit_elsewhere(struct chat *chat, const char *editor, const char *text, size_t len)
+static char *edit_elsewhere(struct chat *chat, const char *editor, const char *text, size_t *len)
 {
     const char *tmp = getenv("TMPDIR");
     char name[PATH_MAX], command[PATH_MAX + 300];
@@ -112,7 +118,7 @@ static char *edit_elsewhere(struct chat *chat, const char *editor, const char *t
         refuse(chat, name, strerror(errno));
         return NULL;
     }
-    fwrite(text, 1, len, f);
+    fwrite(text, 1, *len, f);
     fputc('\n', f);
     fclose(f);
     snprintf(command, sizeof(command), "%.250s '%s'", editor, name);
@@ -121,7 +127,7 @@ static char *edit_elsewhere(struct chat *chat, const char *editor, const char *t
     if (!status) {
         struct err e;
 
-        edited = file_text(name, &len, &e);
+        edited = file_text(name, EDITED_MAX, len, &e);
         if (!edited)
             fail_err(chat->c, &e, "/edit");
     } else {
@@ -131,18 +137,46 @@ static char *edit_elsewhere(struct chat *chat, const char *editor, const char *t
     return edited;
 }
 
-static int ask_again(struct chat *chat, const char *text)
+/* Does the conversation, as it would be asked, leave room for an answer? */
+static int fits(struct chat *chat)
 {
-    size_t len = strlen(text);
+    waste_prompt *p = NULL;
+    waste_prompt_info info;
+    int rc = render(chat, true, &p, &info);
+
+    if (!rc && info.n_ids > chat->by.ctx_max)
+        rc = fail(chat->c, EXIT_USAGE, NULL, "/edit",
+                  "%zu tokens with it, the context has %u positions; the old message is as it was",
+                  info.n_ids, chat->by.ctx_max);
+    waste_prompt_close(p);
+    return rc;
+}
+
+static int ask_again(struct chat *chat, const char *text, size_t len)
+{
+    json_t *before;
+    struct err e;
+    int rc;
 
     while (len && strchr("\n\r", text[len - 1]))
         len--;
     if (!len)
         return refuse(chat, "/edit", "an empty message asks nothing; the old one is as it was");
+    before = json_copy(chat->talk.messages);
     talk_attach_again(&chat->talk);
     talk_take_back(&chat->talk, "assistant");
     talk_take_back(&chat->talk, "user");
-    return chat_ask(chat, text, len);
+    rc = !before || talk_say(&chat->talk, "user", text, len, &e)
+             ? fail(chat->c, EXIT_MEMORY, NULL, "/edit", "no memory for the message")
+             : fits(chat);
+    if (rc && before) {
+        json_decref(chat->talk.messages);
+        chat->talk.messages = before;
+        return rc;
+    }
+    json_decref(before);
+    chat->n_tries = 0;
+    return rc ? rc : chat_answer(chat);
 }
 
 static int edit(struct chat *chat, char *rest)
@@ -156,8 +190,9 @@ static int edit(struct chat *chat, char *rest)
     if (!last)
         return refuse(chat, "/edit", "nothing was said yet");
     if (*rest)
-        return ask_again(chat, rest);
-    if (lines_edits(chat->lines) && !strchr(last, '\n')) {
+        return ask_again(chat, rest, strlen(rest));
+    /* A prefill is keys that are pressed, and those of control characters do something. */
+    if (lines_edits(chat->lines) && safe_as_is(last, len)) {
         chat->prefill = malloc(len + sizeof("/edit "));
         if (chat->prefill)
             sprintf(chat->prefill, "/edit %s", last);
@@ -167,8 +202,8 @@ static int edit(struct chat *chat, char *rest)
         editor = getenv("EDITOR");
     if (!editor || !*editor || !lines_edits(chat->lines))
         return refuse(chat, "/edit", "say `/edit TEXT` (or set $VISUAL or $EDITOR to an editor)");
-    edited = edit_elsewhere(chat, editor, last, len);
-    rc = edited ? ask_again(chat, edited) : EXIT_RUNTIME;
+    edited = edit_elsewhere(chat, editor, last, &len);
+    rc = edited ? ask_again(chat, edited, len) : EXIT_RUNTIME;
     free(edited);
     return rc;
 }
@@ -197,6 +232,14 @@ static int rewind_session(struct chat *chat)
     return rc;
 }
 
+static void tell_state(struct chat *chat, const char *path)
+{
+    size_t n = json_array_size(chat->talk.messages), pos = waste_session_pos(chat->by.session);
+
+    tell(chat, "(%s: %zu message%s, and the state after %zu token%s)", path, n, plural(n), pos,
+         plural(pos));
+}
+
 static int save(struct chat *chat, char *rest)
 {
     char *note_text;
@@ -215,8 +258,7 @@ static int save(struct chat *chat, char *rest)
     free(note_text);
     if (st != WASTE_OK)
         return fail_status(chat->c, st, chat->by.ctx, rest);
-    tell(chat, "(%s: %zu messages, and the state after %zu tokens)", rest,
-         json_array_size(chat->talk.messages), waste_session_pos(chat->by.session));
+    tell_state(chat, rest);
     return 0;
 }
 
@@ -245,11 +287,13 @@ static int read_note(struct chat *chat, const char *path, char **out, size_t *le
                 detail ? detail : waste_strerror(st));
 }
 
+/* A state of other weights or settings still has its conversation. A damaged file has nothing. */
 static int load(struct chat *chat, char *rest)
 {
+    struct talk talk = {0};
     struct err e;
     char *text = NULL;
-    size_t len = 0;
+    size_t len = 0, n;
     waste_status st;
     int rc;
 
@@ -258,20 +302,26 @@ static int load(struct chat *chat, char *rest)
     rc = read_note(chat, rest, &text, &len);
     if (rc)
         return rc;
-    rc = talk_from_note(&chat->talk, text, len, &e);
+    rc = talk_from_note(&talk, text, len, &e);
     free(text);
     if (rc)
         return fail_err(chat->c, &e, rest);
-    chat->n_tries = 0;
     st = waste_session_load(chat->by.session, rest);
+    if (st != WASTE_OK && st != WASTE_E_FORMAT && st != WASTE_E_LIMIT) {
+        talk_close(&talk);
+        return fail_status(chat->c, st, chat->by.ctx, rest);
+    }
+    talk_close(&chat->talk);
+    chat->talk = talk;
+    n = json_array_size(talk.messages);
+    chat->n_tries = 0;
     if (st == WASTE_OK)
-        tell(chat, "(%s: %zu messages, and the state after %zu tokens)", rest,
-             json_array_size(chat->talk.messages), waste_session_pos(chat->by.session));
+        tell_state(chat, rest);
     else
         tell(chat,
-             "(%s: %zu messages, but not the state: %s. The model reads the conversation again "
+             "(%s: %zu message%s, but not the state: %s. The model reads the conversation again "
              "before its next answer.)",
-             rest, json_array_size(chat->talk.messages), waste_error_detail(chat->by.ctx));
+             rest, n, plural(n), waste_error_detail(chat->by.ctx));
     return 0;
 }
 
@@ -342,9 +392,13 @@ static int set(struct chat *chat, char *rest)
         return refuse(chat, "/set", "say what and how much: /set temp 0.7");
     if (opts_set(o, rest, value, &e))
         return fail_err(chat->c, &e, "/set");
+    if (!strcmp(rest, "seed"))
+        chat->n_tries = 0; /* its draws begin anew */
     if (draw_seed(chat->c, o))
         return EXIT_RUNTIME;
     banner_sampling(chat->c);
+    if (o->quiet && o->temp > 0 && !o->seed_set)
+        tell(chat, "seed %llu", (unsigned long long)o->seed);
     return 0;
 }
 
@@ -352,19 +406,19 @@ static int set(struct chat *chat, char *rest)
 
 static int tokens(struct chat *chat, char *rest)
 {
+    size_t n_messages = json_array_size(chat->talk.messages), n = 0;
     int32_t *ids = NULL;
-    size_t n;
     int rc;
 
     (void)rest;
-    if (!json_array_size(chat->talk.messages) && !chat->talk.system) {
+    if (!n_messages && !chat->talk.system) {
         tell(chat, "0 of %u positions", chat->by.ctx_max);
         return 0;
     }
     rc = render_seen(chat, &ids, &n);
     if (!rc)
-        tell(chat, "%zu of %u positions, %zu messages; %zu are in the session", n, chat->by.ctx_max,
-             json_array_size(chat->talk.messages), waste_session_pos(chat->by.session));
+        tell(chat, "%zu of %u positions, %zu message%s; %zu in the session", n, chat->by.ctx_max,
+             n_messages, plural(n_messages), waste_session_pos(chat->by.session));
     free(ids);
     return rc;
 }
@@ -393,10 +447,11 @@ void chat_stats(struct chat *chat)
     p->record = engine.frame_bytes;
     tally_add(&all, &p->decode);
     tell(chat, "answers  %llu", (ull)chat->n_answers);
-    tell(chat, "prompts  %llu tokens: %llu were kept, %llu were read, %.2f tok/s",
-         (ull)chat->n_prompt, (ull)chat->n_reused, (ull)chat->n_fed,
+    tell(chat, "prompts  %llu token%s: %llu kept, %llu read, %.2f tok/s", (ull)chat->n_prompt,
+         plural(chat->n_prompt), (ull)chat->n_reused, (ull)chat->n_fed,
          rate((double)chat->n_fed, p->prefill.c.sec_prefill + p->prefill.c.sec_decode));
-    tell(chat, "answered %llu tokens, %.2f tok/s", (ull)chat->n_generated,
+    tell(chat, "answered %llu token%s, %.2f tok/s", (ull)chat->n_generated,
+         plural(chat->n_generated),
          rate((double)p->decode.c.decode_tokens, p->decode.c.sec_prefill + p->decode.c.sec_decode));
     if (waste_store_get_info(chat->by.store, &kept) == WASTE_OK)
         tell(chat, "states   %u in memory (%s), %u in files (%s)", kept.n_memory,

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include "cli/safe.h"
@@ -18,14 +19,26 @@ static atomic_int interrupts;
 static waste_ctx *_Atomic cancelled_ctx;
 static atomic_bool *_Atomic cancelled_flag;
 
+static struct termios modes; /* of standard input, to be restored */
+static atomic_bool restores;
+
+/* In signal handlers, too. From the background it would stop the process, were it not blocked. */
+static void restore_modes(void)
+{
+    if (atomic_load(&restores))
+        tcsetattr(0, TCSANOW, &modes);
+}
+
 static void on_interrupt(int signal)
 {
     int saved = errno;
     waste_ctx *ctx = atomic_load(&cancelled_ctx);
     atomic_bool *flag = atomic_load(&cancelled_flag);
 
-    if (atomic_fetch_add(&interrupts, 1))
+    if (atomic_fetch_add(&interrupts, 1)) {
+        restore_modes();
         _exit(128 + signal);
+    }
     if (ctx)
         waste_cancel(ctx);
     if (flag)
@@ -33,11 +46,35 @@ static void on_interrupt(int signal)
     errno = saved;
 }
 
+static void on_end(int number)
+{
+    restore_modes();
+    signal(number, SIG_DFL);
+    raise(number); /* once the handler has returned */
+}
+
+void term_restores(void)
+{
+    static const int ends[] = {SIGTERM, SIGHUP, SIGQUIT};
+    struct sigaction old, action = {.sa_handler = on_end};
+
+    if (tcgetattr(0, &modes))
+        return;
+    atomic_store(&restores, true);
+    sigemptyset(&action.sa_mask);
+    sigaddset(&action.sa_mask, SIGTTOU);
+    for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++) {
+        if (!sigaction(ends[i], NULL, &old) && old.sa_handler != SIG_IGN)
+            sigaction(ends[i], &action, NULL);
+    }
+}
+
 static void catch_interrupt(void)
 {
     struct sigaction old, action = {.sa_handler = on_interrupt, .sa_flags = SA_RESTART};
 
     sigemptyset(&action.sa_mask);
+    sigaddset(&action.sa_mask, SIGTTOU);
     if (!sigaction(SIGINT, NULL, &old) && old.sa_handler == SIG_IGN)
         return; /* started in the background by a shell: stay deaf, as it asked */
     sigaction(SIGINT, &action, NULL);

@@ -52,6 +52,10 @@ bool term_interrupted(void);
 /* What was interrupted has ended; the next interrupt is a first one again. */
 void term_go_on(void);
 
+/* The terminal on standard input is as it should be left: however the process is ended by SIGINT,
+ * SIGTERM, SIGHUP or SIGQUIT from now on, it is again as it is now. */
+void term_restores(void);
+
 /* Wait until fd can be read. false: an interrupt came, before or meanwhile. */
 bool term_wait_input(int fd);
 

@@ -7,6 +7,7 @@
 
 #include "cli/load.h"
 #include "cli/pictures.h"
+#include "cli/places.h"
 
 enum {
     NEAR = 8, /* positions: a state so close behind a kept one is not worth a pass of its own */
@@ -597,6 +598,8 @@ int speaker_store(struct speaker *s, const char *dir)
     waste_status st;
 
     waste_store_cfg_init(&cfg);
+    if (dir)
+        make_parents(dir);
     cfg.dir = dir;
     cfg.dir_bytes = c->opts.state_disk;
     st = waste_store_open(s->ctx, &cfg, &s->store);

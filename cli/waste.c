@@ -219,8 +219,8 @@ static int run_command(struct cli *c, const struct command *k)
     if (opts_apply(&c->opts, k->bit, k->name, &e))
         return fail_err(c, &e, k->name);
     if (n < k->min_args)
-        return fail(c, EXIT_USAGE, NULL, k->name, "MODEL is missing; usage: waste %s %s", k->name,
-                    k->args);
+        return fail(c, EXIT_USAGE, NULL, k->name, "%.*s is missing; usage: waste %s %s",
+                    (int)strcspn(k->args, " "), k->args, k->name, k->args);
     if (n > k->max_args)
         return fail(c, EXIT_USAGE, NULL, k->name,
                     "\"%s\" is one argument too many; usage: waste %s%s%s",

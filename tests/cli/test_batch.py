@@ -163,7 +163,9 @@ HOSTILE = [
     ("{}", "either prompt or messages"),
     ('{"prompt": "x", "messages": []}', "either prompt or messages"),
     ('{"prompt": 1}', "prompt must be a text"),
-    ('{"prompt": ""}', ""),
+    ('{"prompt": ""}', "the prompt is empty"),
+    ('{"prompt": "x", "seed": 18446744073709551615}', "written as a text"),
+    ('{"prompt": "x", "seed": "18446744073709551616"}', "seed"),
     ('{"prompt": "x", "prompt": "y"}', "not JSON"),
     ('{"prompt": "x", "temperatur": 1}', "did you mean temperature?"),
     ('{"prompt": "x", "temperature": "1"}', "temperature: must be a number"),
@@ -177,12 +179,25 @@ HOSTILE = [
     ('{"messages": "x"}', "messages"),
     ('{"messages": [{"role": "nobody", "content": "x"}]}', "messages[0].role"),
     ('{"messages": [{"role": "user", "content": 1}]}', "messages[0].content"),
+    ('{"messages": [{"role": "user", "content": [{"type": "text", "text": "x"}, {"type": "image_url"}]}]}',
+     "messages[0].content[1]: images"),
     ('{"prompt": "x", "tools": [1]}', "tools"),
     ('{"prompt": "\\ud800"}', "not JSON"),
     ('{"prompt": "' + "long " * 5000 + '"}', "4096 positions"),
     ('[' * 100000, "not JSON"),
     ('{"a":' * 3000, "not JSON"),
 ]
+
+
+def test_every_seed_and_a_mark_of_the_byte_order(tmp_path):
+    asked, out = tmp_path / "asked", tmp_path / "out"
+    most = str(2**64 - 1)
+    line = {"prompt": "Who?", "temperature": 1, "seed": most, "max_tokens": 5}
+    asked.write_bytes(b"\xef\xbb\xbf" + json.dumps(line).encode() + b"\n")
+    batch(asked, out)
+    (answer,) = read(out)
+    assert answer["seed"] == most
+    assert answer["text"] == run_lines("demo", "Who?", "--temp", 1, "--seed", most, "-n", 5)[1]["text"]
 
 
 def test_a_bad_line_has_an_error_in_its_place_and_the_work_goes_on(tmp_path):
@@ -196,8 +211,6 @@ def test_a_bad_line_has_an_error_in_its_place_and_the_work_goes_on(tmp_path):
     for number, (line, why) in enumerate(HOSTILE, 1):
         if why is None:
             assert number not in answers
-        elif why == "":
-            assert number in answers  # an empty message is one, where the format has a place for it
         else:
             assert why in answers[number]["error"], (line[:80], answers[number])
     failed = sum("error" in a for a in answers.values())
@@ -258,6 +271,55 @@ def test_answers_to_something_else_are_not_mixed_in(tmp_path):
     write(asked, [{"prompt": "Before?"}, {"prompt": "Who?"}, {"prompt": "Who?"}])
     batch(asked, out, n=3)  # requests were added, and one is asked twice
     assert len(read(out)) == 3 and out.read_bytes().startswith(kept)
+
+
+def test_answers_made_otherwise_are_not_mixed_in(tmp_path, copy):
+    """The content of a schema, the model and the profile in effect, whatever they are called."""
+    asked, out, schema = write(tmp_path / "asked", [{"prompt": "Who?"}]), tmp_path / "out", tmp_path / "s"
+    schema.write_text('{"enum": ["left"]}')
+    held = ("--json-schema", schema, "--numeric", "f32")
+    batch(asked, out, *held, model=copy)
+    made = read(out)[0]["made_by"]
+    write(asked, [{"prompt": "Who?"}, {"prompt": "And who?"}])
+    kept = out.read_bytes()
+
+    def refused(*args, model=copy):
+        done = batch(asked, out, *args, model=model, check=2)
+        assert out.read_bytes() == kept
+        return done.stderr.decode()
+
+    schema.write_text('{"enum": ["right"]}')
+    said = refused(*held)
+    assert "another --grammar or --json-schema" in said and said.count(": s:") + said.count("is s:") == 2
+    schema.write_text('{"enum": ["left"]}')
+    assert made["grammar"] in refused("--numeric", "f32") and "is none" in refused("--numeric", "f32")
+    assert "another --numeric: f32, now it is i8" in refused("--json-schema", schema, "--numeric", "i8")
+    assert made["model"] in refused(*held, model="demo")
+    out.write_bytes(kept.replace(b'"numeric":"f32"', b'"numeric":"i8"'))
+    kept = out.read_bytes()
+    assert "another --numeric: i8, now it is f32" in refused(*held)
+    out.write_bytes(kept.replace(b'"numeric":"i8"', b'"numeric":"none"'))
+    kept = out.read_bytes()
+    assert "another --numeric: none, now it is" in refused(*held[:2])  # the one that was chosen for this CPU
+    out.write_bytes(kept.replace(b'"numeric":"none"', b'"numeric":"f32"'))
+    batch(asked, out, *held, model=copy)
+    assert len(read(out)) == 2
+    copy.manifest["config"]["tied"] = 1
+    copy.write_manifest()
+    kept = out.read_bytes()
+    assert made["model"] in refused(*held)
+
+
+def test_a_file_of_somebody_else_is_not_cut(tmp_path):
+    asked, out = write(tmp_path / "asked", [{"prompt": "Who?"}]), tmp_path / "out"
+    for text in ("a note without an end", '{"some": "thing"}', "{'", '{"lines": 1}'):
+        out.write_text(text)
+        assert b"it is not cut" in batch(asked, out, check=2).stderr
+        assert out.read_text() == text
+    for torn in ("{", '{"line":1,"id'):
+        out.write_text(torn)
+        batch(asked, out, n=2)
+        assert len(read(out)) == 1
 
 
 def test_the_file_of_answers(tmp_path):

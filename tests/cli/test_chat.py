@@ -7,8 +7,11 @@ import pty
 import select
 import signal
 import stat
+import struct
 import subprocess
+import termios
 import time
+import zlib
 
 import pytest
 
@@ -112,6 +115,49 @@ def test_another_draw_for_a_retry(home):
     assert texts[0] != texts[1] and texts[0] == texts[2]
 
 
+def test_one_is_one(home, tmp_path):
+    file = tmp_path / "talk.state"
+    lines = f"Who came?\n/tokens\nAnd then?\n/undo\n/undo\n/save {file}\n/stats\n"
+    done = waste("chat", "demo", "--no-learn", "-n", 1, stdin=lines.encode(), env=home, check=0)
+    said = done.stderr.decode()
+    assert "(cut at 1 token:" in said and "2 messages; " in said
+    assert "2 messages are left" in said and "0 messages are left" in said and "answered 2 tokens" in said
+    said = waste("run", "demo", "Who?", "-n", 1, env=home, check=0).stderr.decode()
+    assert "answer   1 token, " in said
+    said = waste("run", "demo", "Who?", "--ctx", 1, env=home).stderr.decode()
+    assert "the context 1 position\n" in said
+    asked = tmp_path / "asked"
+    asked.write_text("{}\n")
+    said = waste("run", "demo", "--file", asked, "--out", tmp_path / "out", env=home, check=1).stderr.decode()
+    assert "1 of 1 request failed" in said
+
+
+def test_a_seed_that_is_set_begins_its_draws_anew(home):
+    answers, _ = chat([ASKED, "/retry", "/set seed 9", "/retry", "/retry", "/set seed 9", "/retry"], home,
+                      "--temp", 1, "--seed", 3)
+    three, _, nine, other, again = (a["text"] for a in answers)
+    assert nine == again != other
+    assert [a["seed"] for a in answers] == [3, 3, 9, 9, 9]
+    first, _ = chat([ASKED], home, "--temp", 1, "--seed", 9)
+    assert first[0]["text"] == nine and first[0]["text"] != three
+
+
+def test_a_seed_that_was_drawn_is_said(home):
+    answers, _ = chat([ASKED, "/set temp 1", "/retry"], home)
+    assert "seed" not in answers[0]
+    want, _ = chat([ASKED, "/retry"], home, "--temp", 1, "--seed", answers[1]["seed"])
+    assert answers[1]["text"] == want[1]["text"]
+    done = waste("chat", "demo", "--no-learn", "-q", stdin=b"/set temp 1\n", env=home, check=0)
+    assert done.stderr.startswith(b"seed ")
+
+
+def test_an_edit_too_long_for_the_context_keeps_the_turn(home, tmp_path):
+    file = tmp_path / "talk.state"
+    answers, err = chat(["Who came?", "/edit " + "word " * 300, f"/save {file}"], home, "--ctx", 128, check=2)
+    assert "has 128 positions" in err and len(answers) == 1
+    assert [m["content"] for m in note_of(file)["messages"]] == ["Who came?", answers[0]["text"]]
+
+
 def test_settings_are_changed_and_checked(home):
     answers, err = chat(["/set n 3", ASKED, "/set temp hot", "/set tmep 1", "/set", "/retry"], home,
                         check=2)
@@ -210,14 +256,15 @@ def test_a_state_of_other_settings_gives_its_text(home, tmp_path):
     assert answer["text"] == cold([messages], tmp_path, "--numeric", "i8")[0]
 
 
-def test_a_damaged_file_changes_nothing(home, tmp_path):
+@pytest.mark.parametrize("at", [-5, 5000], ids=["the conversation", "the state"])
+def test_a_damaged_file_changes_nothing(at, home, tmp_path):
     file = tmp_path / "talk.state"
-    chat([ASKED, f"/save {file}"], home)
+    chat(["Who came?", f"/save {file}"], home)
     data = bytearray(file.read_bytes())
-    data[-5] ^= 1
+    data[at] ^= 1
     file.write_bytes(data)
     answers, err = chat([ASKED, f"/load {file}", "And then?"], home, check=4)
-    assert "talk.state" in err
+    assert "talk.state" in err and "but not the state" not in err
     want, _ = chat([ASKED, "And then?"], home)
     assert [a["text"] for a in answers] == [a["text"] for a in want]
 
@@ -399,6 +446,81 @@ def test_an_editor_for_messages_of_several_lines(terminal, home, tmp_path):
     assert note_of(file)["messages"][0]["content"] == "a\nb\nChanged."
 
 
+def plant(file, text):
+    """Put another first message into a saved conversation, with the checksums it should have."""
+    data = file.read_bytes()
+    at = data.rindex(b'{"waste_chat"')
+    note = json.loads(data[at:])
+    note["messages"][0]["content"] = text
+    note = json.dumps(note).encode()
+    head = bytearray(data[:4096])
+    struct.pack_into("<Q", head, 16, at + len(note))
+    struct.pack_into("<I", head, 248, zlib.crc32(note))
+    struct.pack_into("<Q", head, 260, len(note))
+    struct.pack_into("<I", head, 4092, zlib.crc32(bytes(head[:4092])))
+    file.write_bytes(bytes(head) + data[4096:at] + note)
+
+
+@pytest.mark.skipif(not edits(), reason="built without libedit")
+@pytest.mark.parametrize("text", ["hello\r/quit\r", "tab\there", "hi\x04", "x\x15gone", "e\x1b[A", "c\x9b1", "d\x7f"])
+def test_what_a_message_holds_is_not_typed(text, terminal, home, tmp_path):
+    """Such a message goes to the editor, byte by byte."""
+    home["VISUAL"] = "true"
+    file, after = tmp_path / "x.state", tmp_path / "after.state"
+    chat(["Who came?", f"/save {file}"], home, n=2)
+    plant(file, text)
+    t = terminal("-n", 2)
+    t.type(f"/load {file}\r")
+    t.until(b"2 messages", b"> ")
+    t.type("/edit\r")
+    t.until(b"(cut at", b"> ")
+    t.type(f"/save {after}\r")
+    t.until(b"and the state")
+    assert note_of(after)["messages"][0]["content"] == text.rstrip("\r")
+
+
+@pytest.mark.skipif(not edits(), reason="built without libedit")
+def test_an_interrupt_throws_away_what_was_typed(terminal):
+    t = terminal("-n", 2)
+    for typed in ("abc", "def", '"""\rone line\rtwo', "ghi"):
+        t.type(typed)
+        t.until(typed.split("\r")[-1].encode())
+        t.type(b"\x03")
+        assert "leaves" not in t.until(b"^C", b"> ")
+    t.type("Who?\r")
+    t.until(b"(cut at", b"> ")
+    t.type(b"\x03")
+    t.until(b"again leaves", b"> ")
+    t.type(b"x")
+    t.until(b"x")
+    t.type(b"\x03")
+    t.until(b"^C", b"> ")
+    t.type(b"\x03")
+    t.until(b"again leaves", b"> ")
+    t.type(b"\x03")
+    assert t.ends() == 130
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
+def test_the_terminal_is_left_as_it_was(number, terminal):
+    t = terminal()
+    shown = os.open(os.readlink(f"/proc/{t.pid}/fd/0"), os.O_RDWR | os.O_NOCTTY)
+    os.kill(t.pid, number)
+    assert os.waitstatus_to_exitcode(os.waitpid(t.pid, 0)[1]) == -number
+    assert termios.tcgetattr(shown)[3] & (termios.ECHO | termios.ICANON) == termios.ECHO | termios.ICANON
+    os.close(shown)
+
+
+def test_what_is_shown_does_not_deceive(terminal):
+    t = terminal("-n", 1)
+    hidden = "a\u202eb\u2066c\u200bd\U000e0041e"
+    t.type(f"/system {hidden}\r")
+    t.until(b"> ")
+    t.type("/system\r")
+    shown = t.until(b"\\u{202e}", b"> ")
+    assert "a\\u{202e}b\\u{2066}c\\u{200b}d\\u{e0041}e" in shown
+
+
 def test_a_terminal_is_left_alone_without_colours(terminal, home):
     home["NO_COLOR"] = "1"
     t = terminal("-n", 2)
@@ -423,3 +545,15 @@ def test_an_interrupt_before_the_answer(home):
     first, second = map(json.loads, out.splitlines())
     assert first["stop"] == "interrupted" and first["generated_tokens"] == 0
     assert second["stop"] == "length" and second["reused_tokens"] > 0
+
+
+def test_the_directory_of_states_is_made(home, tmp_path):
+    where = tmp_path / "not" / "yet" / "there"
+    chat(["Who came?"], home, "--state-dir", where)
+    assert os.listdir(where)
+    again = tmp_path / "nor" / "this"
+    waste("run", "demo", "Who?", "-n", 1, "--state-dir", again, check=0)
+    assert again.is_dir()
+    for command in (["chat", "demo"], ["run", "demo", "x"]):
+        done = waste(*command, "--state-dir", "", env=home, check=2)
+        assert b"--state-dir" in done.stderr and b"it is empty" in done.stderr

@@ -116,7 +116,28 @@ def test_a_file_that_was_named_must_be_there(tmp_path):
     waste("run", "demo", "x", "-n", 1, env={"XDG_CONFIG_HOME": str(tmp_path)}, check=0)
 
 
+def test_a_file_of_another_kind_or_size_is_refused(config, tmp_path):
+    for device in ("/dev/zero", "/dev/null", tmp_path):
+        assert "not a file" in waste_error("run", "demo", "x", "--config", device, check=1)["detail"]
+    huge = tmp_path / "huge"
+    huge.write_bytes(b"#" * (1 << 20) + b"\n")
+    detail = waste_error("run", "demo", "x", "--config", huge, check=6)["detail"]
+    assert "1048577" in detail and "1048576" in detail
+    huge.write_bytes(b"#" * ((1 << 20) - 9) + b"\ntemp=0.5")
+    assert shown({}, "--config", str(huge))["temp"][0] == "0.5"
+    assert shown(config("\ufefftemp = 0.5\n"))["temp"][0] == "0.5"  # a mark of some editors
+    latin = tmp_path / "latin"
+    latin.write_bytes(b"# \xff\ntemp = 0.5\n")  # the rest is not lost
+    assert shown({}, "--config", str(latin))["temp"][0] == "0.5"
+
+
+def test_a_default_is_no_pointer_to_the_manual(config):
+    assert shown({})["grammar"] == ("not given", "default")
+    assert not [k for k, v in shown({}).items() if "docs/" in v[0]]
+
+
 def test_show_is_one_screen_of_lines(config):
+    assert b"show is missing" in waste("config", check=2).stderr
     out = waste("config", "show", "demo", env=config("temp = 0.5\n"), check=0).stdout.decode()
     assert any(line.split()[:2] == ["temp", "0.5"] and line.endswith("line 1")
                for line in out.splitlines())
