@@ -89,7 +89,7 @@ class Opts(Structure):
                 *_fields(c_char_p, "io_engine numeric cpu_level policy"),
                 *_fields(c_uint32, "io_depth checkpoints"), ("route_trace", c_char_p),
                 ("progress", PROGRESS_FN), ("log", LOG_FN), ("user", c_void_p),
-                ("drive_notes", c_char_p)]
+                ("drive_notes", c_char_p), *_fields(c_uint32, "image_patches vision_free")]
 
 
 class Plan(Structure):

@@ -180,7 +180,7 @@ HOSTILE = [
     ('{"messages": [{"role": "nobody", "content": "x"}]}', "messages[0].role"),
     ('{"messages": [{"role": "user", "content": 1}]}', "messages[0].content"),
     ('{"messages": [{"role": "user", "content": [{"type": "text", "text": "x"}, {"type": "image_url"}]}]}',
-     "messages[0].content[1]: images"),
+     "messages[0].content[1]: a picture"),
     ('{"prompt": "x", "tools": [1]}', "tools"),
     ('{"prompt": "\\ud800"}', "not JSON"),
     ('{"prompt": "' + "long " * 5000 + '"}', "4096 positions"),
