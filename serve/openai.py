@@ -249,8 +249,17 @@ class Answer:
                 "waste": extension(self.ended[0], self.effort)}
 
 
+REASONING_MEMBERS = {"reasoning_content": ("reasoning_content",), "reasoning": ("reasoning",),
+                     "both": ("reasoning_content", "reasoning"), "none": ()}
+
+
 class ChatAnswer(Answer):
     prefix, object_name, chunk_name = "chatcmpl-", "chat.completion", "chat.completion.chunk"
+
+    def __init__(self, model, tokenizer, options, effort="", reasoning="reasoning_content"):
+        """reasoning: a key of REASONING_MEMBERS."""
+        super().__init__(model, tokenizer, options, effort)
+        self.reasoning = REASONING_MEMBERS[reasoning]
 
     def _new_choice(self, index):
         return {"index": index, "message": {"role": "assistant", "content": None, "refusal": None},
@@ -276,8 +285,10 @@ class ChatAnswer(Answer):
                 choice["logprobs"]["content"] += logprobs["content"]
             return [self._delta(index, {"content": d.text}, logprobs)]
         if d.kind == REASONING:
-            message["reasoning_content"] = message.get("reasoning_content", "") + d.text
-            return [self._delta(index, {"reasoning_content": d.text})]
+            for member in self.reasoning:
+                message[member] = message.get(member, "") + d.text
+            return [self._delta(index, dict.fromkeys(self.reasoning, d.text))] \
+                if self.reasoning else []
         return self._call(index, message, d)
 
     def _call(self, index, message, d):

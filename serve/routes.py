@@ -327,7 +327,8 @@ class Routes:
         options = openai.chat_options(f, self.options.temperature)
 
         def answer(prompt):
-            return openai.ChatAnswer(self.model_id, self.tokenizer, options, prompt.effort)
+            return openai.ChatAnswer(self.model_id, self.tokenizer, options, prompt.effort,
+                                     self.options.reasoning)
 
         return await self._converse(request, options, f, answer, Sse(), request.body)
 
