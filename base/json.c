@@ -100,6 +100,9 @@ int json_parse(json_t **out, const char *text, size_t len, const char *name, str
     if (json_error_code(&error) == json_error_duplicate_key && error.position > 0 &&
         (size_t)error.position <= len)
         return duplicate_key(text, (size_t)error.position, name, e);
+    if (json_error_code(&error) == json_error_null_character)
+        return err_set(e, ERR_FORMAT, "%s: a NUL character (\\u0000) before byte %d", name,
+                       error.position);
     if (json_error_code(&error) == json_error_out_of_memory)
         return err_set(e, ERR_NOMEM, "%s", name);
     return err_set(e, ERR_FORMAT, "%s: JSON error at byte %d: %s", name, error.position,

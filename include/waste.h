@@ -20,8 +20,9 @@
  * Callbacks (progress, log, tokens) run on the calling thread. While a pass runs, that is in
  * progress and log, every call on that context but the "any thread" ones is refused with
  * WASTE_E_BUSY; the token callback runs between passes and may make them. Never close a context
- * inside its callback. A context does not survive a fork: in the child its calls are refused; open
- * another. The calling thread needs 1 MiB of stack.
+ * inside its callback. A context does not survive a fork: in the child its calls are refused,
+ * waste_close does nothing, and what it holds ends with the process; open another. The calling
+ * thread needs 1 MiB of stack.
  *
  * Errors: functions return a waste_status; on failure outputs are untouched (waste_open sets *out
  * to NULL) and every session is as it was before the pass that failed: a pass commits or it never

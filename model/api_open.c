@@ -484,7 +484,8 @@ void waste_close(waste_ctx *ctx)
 {
     struct err e;
 
-    if (!ctx)
+    if (!ctx || ctx->pid != (long)getpid()) /* in a forked child the threads that it would wait for
+                                              are not there; what it has ends with the process */
         return;
     if (route_trace_close(ctx->trace, &e))
         say(ctx, 0, e.text);

@@ -275,20 +275,26 @@ void waste_store_close(waste_store *st)
 }
 
 /* A call on a store and a session of its context. */
-static waste_status store_enter(const waste_store *st, const waste_session *s)
+static waste_status store_enter(const waste_store *st, const waste_session *s, const char *tag)
 {
+    struct err e = {0};
     waste_status rc = ctx_enter(st ? st->ctx : NULL);
 
     if (rc != WASTE_OK)
         return rc;
     if (!s || s->ctx != st->ctx || !s->s.open)
         return ctx_refuse(st->ctx, "waste_store: an open session of its context is needed");
+    if (tag && strnlen(tag, STATE_TAG_BYTES + 1) > STATE_TAG_BYTES) {
+        err_set(&e, ERR_ARG, "a tag of more than %d bytes: two of them could be taken for one",
+                STATE_TAG_BYTES);
+        return ctx_fail(st->ctx, &e);
+    }
     return WASTE_OK;
 }
 
 waste_status waste_store_keep(waste_store *st, waste_session *s, const char *tag, uint32_t flags)
 {
-    waste_status rc = store_enter(st, s);
+    waste_status rc = store_enter(st, s, tag);
     struct err e = {0};
 
     if (rc != WASTE_OK)
@@ -303,7 +309,7 @@ waste_status waste_store_keep(waste_store *st, waste_session *s, const char *tag
 waste_status waste_store_resume(waste_store *st, waste_session *s, const int32_t *ids, size_t n,
                                 const char *tag, size_t *n_reused)
 {
-    waste_status rc = store_enter(st, s);
+    waste_status rc = store_enter(st, s, tag);
     struct err e = {0};
     unsigned k;
 
@@ -323,7 +329,7 @@ waste_status waste_store_resume(waste_store *st, waste_session *s, const int32_t
 size_t waste_store_find(waste_store *st, const waste_session *s, const int32_t *ids, size_t n,
                         const char *tag)
 {
-    if (store_enter(st, s) != WASTE_OK || !ids)
+    if (store_enter(st, s, tag) != WASTE_OK || !ids)
         return 0;
     return prefix_find(st->prefix, &s->s, ids, n, tag);
 }

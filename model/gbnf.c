@@ -32,12 +32,17 @@ static unsigned line_of(const struct parser *p, const char *at)
     return n;
 }
 
-static uint32_t refuse(struct parser *p, const char *what)
+static uint32_t refuse_as(struct parser *p, int code, const char *what)
 {
     if (!p->failed)
-        err_set(p->e, ERR_FORMAT, "grammar line %u: %s", line_of(p, p->at), what);
+        err_set(p->e, code, "grammar line %u: %s", line_of(p, p->at), what);
     p->failed = true;
     return 0;
+}
+
+static uint32_t refuse(struct parser *p, const char *what)
+{
+    return refuse_as(p, ERR_FORMAT, what);
 }
 
 static bool is_name(char c)
@@ -118,7 +123,7 @@ static uint32_t name_take(struct parser *p, size_t n)
         i = first ? i : INTERN_NONE;
     }
     if (i == INTERN_NONE)
-        return refuse(p, "no memory for its names");
+        return refuse_as(p, ERR_NOMEM, "no memory for its names");
     if (fresh) {
         p->rule[i] = rule_new(p->r, p->at, n);
         p->first[i] = (size_t)(p->at - p->begin);
@@ -184,7 +189,7 @@ static uint32_t literal(struct parser *p)
     size_t len = 0;
 
     if (!bytes)
-        return refuse(p, "no memory for a literal");
+        return refuse_as(p, ERR_NOMEM, "no memory for a literal");
     while (p->at < p->end && *p->at != '"') {
         uint32_t c;
         bool byte;
@@ -437,7 +442,7 @@ static void list_add(struct parser *p, struct list *l, uint32_t x)
         uint32_t *q = realloc(l->x, (2 * l->cap + 8) * sizeof(*q));
 
         if (!q) {
-            refuse(p, "no memory for its parts");
+            refuse_as(p, ERR_NOMEM, "no memory for its parts");
             return;
         }
         l->x = q;

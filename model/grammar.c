@@ -140,8 +140,10 @@ static uint32_t *dfa_shape(struct build *b, const struct dfa *d, bool *fresh)
     if (i != INTERN_NONE && i >= b->cap_shape) {
         uint32_t *more = realloc(b->dfa_of_shape, (2 * (size_t)i + 64) * sizeof(*more));
 
-        if (!more)
+        if (!more) {
+            fail(b, ERR_NOMEM, "automata for which memory is missing", b->g->n_dfa, 0);
             return NULL;
+        }
         b->dfa_of_shape = more;
         b->cap_shape = 2 * (size_t)i + 64;
     }

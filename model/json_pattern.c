@@ -412,7 +412,7 @@ int json_text_pattern(struct dfa **out, const char *pattern, size_t len, bool ra
     char shown[100];
     int rc = 0;
 
-    if (!p.failed && p.at != p.end)
+    if (!p.failed && !p.r.failed.code && p.at != p.end)
         refuse(&p, ERR_FORMAT, "a parenthesis that nothing opens");
     all = EXPR_SEQ(&p.r, expr_text(&p.r, quote), body, expr_text(&p.r, quote));
     *out = NULL;

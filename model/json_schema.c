@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "model/buf.h"
 #include "model/intern.h"
+#include "model/json_literal.h"
 #include "model/json_text.h"
 
 enum {
@@ -133,8 +134,10 @@ static uint32_t *shared_rule(struct reader *s, const json_t *schema, enum form f
     if (i != INTERN_NONE && i >= r->cap_schema) {
         uint32_t *more = realloc(r->rule_of_schema, (2 * (size_t)i + 64) * sizeof(*more));
 
-        if (!more)
+        if (!more) {
+            err_set(&r->failed, ERR_NOMEM, "schema");
             return NULL;
+        }
         r->rule_of_schema = more;
         r->cap_schema = 2 * (size_t)i + 64;
     }
@@ -579,7 +582,9 @@ static int with_length(struct reader *s, struct dfa **d, const struct dfa *lengt
 
     if (!(*d)->n)
         return 0;
-    if (!length || dfa_both(&both, *d, length, DFA_STATES_MAX / 2, &s->work, s->e) || !both)
+    if (length && dfa_both(&both, *d, length, DFA_STATES_MAX / 2, &s->work, s->e))
+        return s->e->code;
+    if (!both)
         return refuse(s, ERR_LIMIT, min ? "minLength" : "maxLength",
                       "too large to be combined with a pattern or format");
     dfa_close(*d);
@@ -996,18 +1001,18 @@ static const char *typed_name(const json_t *value)
 /* Just this value. */
 static uint32_t one_value(struct reader *s, const json_t *x, enum form form)
 {
-    char *text = NULL;
+    struct buf text = {0};
     uint32_t value = 0;
 
     if (form == FORM_TYPED && json_is_string(x)) {
         value = expr_bytes(s->r, json_string_value(x), json_string_length(x));
     } else {
-        text = json_dumps(x, JSON_ENCODE_ANY | JSON_COMPACT);
-        if (text)
-            value = expr_text(s->r, text);
-        else
+        json_literal(&text, x);
+        if (text.failed)
             err_set(&s->r->failed, ERR_NOMEM, "schema");
-        free(text);
+        else
+            value = expr_bytes(s->r, text.s, text.n);
+        buf_release(&text);
     }
     return form == FORM_TYPED ? EXPR_SEQ(s->r, typed_head(s, typed_name(x)), value) : value;
 }
@@ -1383,6 +1388,16 @@ static int schemas_all(struct reader *s, enum form form)
     return s->r->failed.code;
 }
 
+/* Is this word all of the text, but for white space? */
+static bool is_word(const char *text, size_t len, const char *word)
+{
+    while (len && strchr(" \t\r\n", text[0]) && text[0])
+        text++, len--;
+    while (len && strchr(" \t\r\n", text[len - 1]) && text[len - 1])
+        len--;
+    return len == strlen(word) && !memcmp(text, word, len);
+}
+
 static int read_all(struct rules *r, const char *text, size_t len, enum form form,
                     const struct argument_marks *marks, struct err *e)
 {
@@ -1390,6 +1405,12 @@ static int read_all(struct rules *r, const char *text, size_t len, enum form for
     json_t *root;
     int rc;
 
+    if (is_word(text, len, "false"))
+        return err_set(e, ERR_FORMAT, "schema: false: nothing satisfies it");
+    if (is_word(text, len, "true")) {
+        text = "{}"; /* the same: anything */
+        len = 2;
+    }
     if (json_parse(&root, text, len, "schema", e))
         return e->code;
     s.root = root;

@@ -62,7 +62,7 @@ static void what_is_not_json_is_refused_with_its_position(void **state)
         {"{\"a\":.5}", ERR_FORMAT, "x.json: JSON error"},
         {"{\"a\":\"\xff\"}", ERR_FORMAT, "x.json: JSON error"},
         {"{\"a\":\"\xc0\x80\"}", ERR_FORMAT, "x.json: JSON error"},
-        {"{\"a\":\"\\u0000\"}", ERR_FORMAT, "x.json: JSON error"},
+        {"{\"a\":\"\\u0000\"}", ERR_FORMAT, "x.json: a NUL character (\\u0000)"},
         {"{\"a\":\"\\ud800\"}", ERR_FORMAT, "x.json: JSON error"},
         {"{\"a\":\"line\nbreak\"}", ERR_FORMAT, "x.json: JSON error"},
         {"\xef\xbb\xbf{}", ERR_FORMAT, "x.json: JSON error"},

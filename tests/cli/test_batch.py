@@ -139,6 +139,22 @@ def test_tools_of_a_file_and_thinking_left_free_by_a_schema(tmp_path):
     assert "complete" in last
 
 
+def test_calls_are_printed_as_lines_behind_the_answer(tmp_path):
+    tools = tmp_path / "tools"
+    tools.write_text(json.dumps([LAMP]))
+    ids = {s["text"]: s["id"] for s in json.loads((GOLDEN / "k3.waste" / "specials.json").read_text())}
+    done = waste("run", GOLDEN / "k3.waste", "hi", "--tools", tools, "--think", "none", "-q", "-n", 300,
+                 "--logit-bias", f"{ids['<|open|>']}=900", "--logit-bias", f"{ids['<|close|>']}=600")
+    calls = [json.loads(line) for line in done.stdout.splitlines() if line]
+    assert len(calls) > 1
+    for call in calls:
+        assert call["function"]["name"] == "lamp"
+        assert json.loads(call["function"]["arguments"])["room"] in ("den", 'a "hall"')
+    tools.write_text("{}")
+    done = waste("run", GOLDEN / "k3.waste", "hi", "--tools", tools, check=2)
+    assert b"it has to be a JSON array of tools" in done.stderr
+
+
 HOSTILE = [
     ("", None),
     ("   \t", None),

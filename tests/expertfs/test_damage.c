@@ -110,7 +110,7 @@ static void what_is_not_the_json_of_this_version_is_refused(void **state)
         {"J3", "{\"format_version\":0,}", ERR_FORMAT, "manifest.json: JSON error at byte "},
         {"J3", "{\"format_version\":0} x", ERR_FORMAT, "manifest.json: JSON error at byte "},
         {"J3", "{\"a\":\"\xff\"}", ERR_FORMAT, "manifest.json: JSON error at byte "},
-        {"J3", "{\"a\":\"\\u0000\"}", ERR_FORMAT, "manifest.json: JSON error at byte "},
+        {"J3", "{\"a\":\"\\u0000\"}", ERR_FORMAT, "manifest.json: a NUL character"},
         {"J3", "{\"a\":nul}", ERR_FORMAT, "manifest.json: JSON error at byte "},
         {"J3", "0", ERR_FORMAT, "manifest.json: JSON error at byte "},
         {"J5", "{\"format_version\":1,\"format_version\":0}", ERR_FORMAT,

@@ -1,11 +1,13 @@
 /* tests/fuzz/fuzz_chat.c - the input as a request, and as what somebody wrote in one.
  *
  * Both families. A request is refused with a sentence, or becomes a prompt whose content has no
- * control ids; as content, reasoning, a tool's name and an argument, no input changes how many
- * control ids there are.
+ * control ids, and a grammar that is one (what it asks for may be impossible or too large); as
+ * content, reasoning, a tool's name and an argument, no input changes how many control ids there
+ * are.
  */
-#include "model/chat.h"
+#include "model/chat_grammar.h"
 
+#include "model/grammar.h"
 #include "model/json_write.h"
 #include "model/utf8.h"
 #include "tests/model/chat_fixture.h"
@@ -34,6 +36,24 @@ static void check_prompt(const struct tokenizer *t, const struct prompt *p)
         CHECK(p->images[i].at < p->n_ids && p->images[i].source);
 }
 
+static void check_grammar(const struct chat *c, struct prompt *p)
+{
+    static const struct chat_constraint none;
+    struct grammar *g = NULL;
+    struct str text;
+    struct err e = {0};
+
+    if (chat_grammar(p, &none, &text, &e)) {
+        CHECK(e.code && e.text[0]);
+    } else if (text.s &&
+               !grammar_compile(&g, GRAMMAR_TEXT, text.s, text.len, c->tokenizer, -1, &e)) {
+        CHECK(strlen(text.s) == text.len);
+    } else {
+        CHECK(!text.s || e.code == ERR_LIMIT || strstr(e.text, "nothing finite"));
+    }
+    grammar_close(g);
+}
+
 static void check_request(const struct chat *c, const char *json, size_t size)
 {
     struct prompt *p = NULL;
@@ -43,6 +63,8 @@ static void check_request(const struct chat *c, const char *json, size_t size)
         CHECK(!p && e.code && e.text[0]);
     else
         check_prompt(c->tokenizer, p);
+    if (p)
+        check_grammar(c, p);
     prompt_close(p);
 }
 

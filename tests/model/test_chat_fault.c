@@ -1,5 +1,7 @@
 /* Memory that runs out, at every allocation in turn: one clear error, and nothing lost or leaked.
  */
+#include "model/chat_grammar.h"
+#include "model/grammar.h"
 #include "model/reply.h"
 
 #include "tests/model/chat_fixture.h"
@@ -102,10 +104,57 @@ static void a_reply_is_lost_for_want_of_memory_and_says_so(void **state)
     tokenizer_close(t);
 }
 
+static int grammar_of(struct prompt *p, const struct tokenizer *t, struct err *e)
+{
+    static const struct chat_constraint none;
+    struct grammar *g = NULL;
+    struct str text;
+    int rc;
+
+    if (chat_grammar(p, &none, &text, e))
+        return e->code;
+    rc = grammar_compile(&g, GRAMMAR_TEXT, text.s, text.len, t, -1, e);
+    grammar_close(g);
+    return rc;
+}
+
+/* What is only shared to save memory may fail unseen. */
+static void a_grammar_fails_whole_for_want_of_memory(void **state)
+{
+    static const char json[] =
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"q\"}],\"tools\":[{\"function\":{\"name\":"
+        "\"f\",\"parameters\":{\"properties\":{\"a\":{\"type\":\"string\",\"pattern\":\"^[a-z]+$\"}"
+        ","
+        "\"b&\":{\"enum\":[1,\"x\"]},\"c\":{\"type\":\"string\",\"maxLength\":3}}}}}],"
+        "\"response_format\":{\"type\":\"json_object\"}}";
+    struct tokenizer *t = chat_tokenizer(K3_SPECIALS);
+    struct chat *c = chat_of(t, "low");
+    unsigned nth = 1;
+
+    (void)state;
+    for (bool failed = true; failed; nth++) {
+        struct prompt *p = NULL;
+        struct err e = {0};
+        int rc;
+
+        assert_int_equal(chat_render(c, &p, json, sizeof(json) - 1, &e), 0);
+        alloc_fault_arm(nth);
+        rc = grammar_of(p, t, &e);
+        failed = alloc_fault_disarm();
+        if (rc && !(failed && rc == ERR_NOMEM))
+            fail_msg("allocation %u: %s", nth, e.text);
+        prompt_close(p);
+    }
+    assert_true(nth > 50);
+    chat_close(c);
+    tokenizer_close(t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_request_fails_whole_for_want_of_memory),
+        cmocka_unit_test(a_grammar_fails_whole_for_want_of_memory),
         cmocka_unit_test(a_reply_is_lost_for_want_of_memory_and_says_so),
     };
 

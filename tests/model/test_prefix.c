@@ -210,6 +210,9 @@ static void another_tag_finds_nothing(void **state)
         assert_int_equal(waste_store_find(s.st, se, text, 20, "alice"), 12);
         assert_int_equal(waste_store_find(s.st, se, text, 20, "alic"), 0);
         assert_int_equal(waste_store_find(s.st, se, text, 20, NULL), 0);
+        assert_int_equal(
+            waste_store_keep(s.st, se, "a tag of more than 32 bytes, cut, is another's", 0),
+            WASTE_E_ARG);
         assert_int_equal(same_as_cold(&s, se, text, 20, "bob"), 0);
         store_close(&s);
         tiny_remove(s.dir);
