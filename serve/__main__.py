@@ -301,8 +301,8 @@ def main():
         serving = Serving(o, log)
         code = asyncio.run(serving.run())
     except (engine.Failure, OSError) as e:
-        print(f"waste serve: {o.model}: {e}" if isinstance(e, engine.Failure) else
-              f"waste serve: {e}", file=sys.stderr)
+        names_it = isinstance(e, OSError) or o.model in str(e)
+        print("waste serve: " + ("" if names_it else f"{o.model}: ") + str(e), file=sys.stderr)
         return 1
     return code
 
