@@ -231,7 +231,8 @@ class Serving:
         name = pathlib.Path(o.model).resolve().name
         self.routes = Routes(
             scheduler=self.scheduler, tokenizer=self.tokenizer, chat=chat, chat_missing=missing,
-            loading=lambda: model.loading, model_id=o.model_id or re.sub(r"\.waste$", "", name), keys=self.keys, options=o, log=log)
+            loading=lambda: model.loading, model_id=o.model_id or re.sub(r"\.waste$", "", name),
+            keys=self.keys, options=o, log=log)
 
     async def _listen(self):
         o = self.o

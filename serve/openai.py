@@ -5,8 +5,7 @@ import os
 import time
 
 from serve import engine
-from serve.errors import invalid
-from serve.fields import Fields
+from serve.errors import invalid, no_images
 from serve.reading import ARGUMENTS, CALL, CALL_CUT, CONTENT, REASONING
 
 MOST_CHOICES, MOST_STOPS, MOST_BIAS, MOST_TOP = 16, 16, 1024, 20
@@ -134,15 +133,13 @@ def check_messages(f):
 
 
 def refuse_images(messages):
-    """Until the engine sees: the one place that knows of images."""
+    """Images of a chat request, before the library is asked for places of any."""
     for i, message in enumerate(messages):
         parts = message.get("content") if isinstance(message, dict) else None
         for j, part in enumerate(parts if isinstance(parts, list) else ()):
             if isinstance(part, dict) and str(part.get("type")) in ("image", "image_url",
                                                                      "input_image"):
-                raise invalid(f"messages[{i}].content[{j}]",
-                              "this server was started without vision: images are not supported",
-                              "vision_disabled")
+                raise no_images(f"messages[{i}].content[{j}]")
 
 
 def leading_system(messages):
