@@ -14,7 +14,7 @@ import time
 
 from aiohttp import web
 
-from serve import engine, keys
+from serve import engine, keys, openai
 from serve.connection import Front
 from serve.routes import Routes
 from serve.scheduler import CLOSED, FAILED, LOADING, Scheduler
@@ -75,6 +75,9 @@ def arguments():
     g.add_argument("--temperature", type=float, default=0.0, help="when a request does not say")
     g.add_argument("--think", default="low", metavar="EFFORT",
                    help="low, high, max or none, when a request does not say")
+    g.add_argument("--reasoning", default="reasoning_content",
+                   choices=tuple(openai.REASONING_MEMBERS),
+                   help="member of chat messages that has the reasoning")
     g.add_argument("--lenient-effort", action="store_true",
                    help="medium is high, xhigh is max; refused otherwise")
     g = p.add_argument_group("who may ask")
@@ -140,7 +143,7 @@ class Model:
         plan = engine.plan(o.model, self.cfg, self.opts)
         if not plan.fits:
             raise engine.Failure(engine.E_RAM_BUDGET,
-                                 f"{o.model}: needs {plan.mem.floor_bytes} bytes at least, and the "
+                                 f"needs {plan.mem.floor_bytes} bytes at least, and the "
                                  f"budget is {plan.budget_bytes} ({plan.usable_why.decode()}): "
                                  "a larger --budget, fewer --sessions or --checkpoints, or a "
                                  "smaller --ctx")
@@ -212,6 +215,7 @@ class Serving:
     def __init__(self, o, log):
         self.o, self.log = o, log
         self.keys = read_keys(o)
+        self.model = model = Model(o, log)
         self.tokenizer = engine.Tokenizer(o.model)
         chat, missing = None, None
         try:
@@ -220,8 +224,6 @@ class Serving:
             if e.status != engine.E_UNSUPPORTED:
                 raise
             missing = str(e)
-        model = Model(o, log)
-        self.model = model
         self.scheduler = Scheduler(
             model.open, sessions=model.opts.max_sessions, queue=o.queue, chunk=o.chunk,
             max_tokens=o.max_tokens, states=(o.state_dir, o.state_bytes, o.state_every), log=log,
@@ -229,7 +231,8 @@ class Serving:
         name = pathlib.Path(o.model).resolve().name
         self.routes = Routes(
             scheduler=self.scheduler, tokenizer=self.tokenizer, chat=chat, chat_missing=missing,
-            loading=lambda: model.loading, model_id=o.model_id or re.sub(r"\.waste$", "", name), keys=self.keys, options=o, log=log)
+            loading=lambda: model.loading, model_id=o.model_id or re.sub(r"\.waste$", "", name),
+            keys=self.keys, options=o, log=log)
 
     async def _listen(self):
         o = self.o
@@ -299,7 +302,8 @@ def main():
         serving = Serving(o, log)
         code = asyncio.run(serving.run())
     except (engine.Failure, OSError) as e:
-        print(f"waste serve: {e}", file=sys.stderr)
+        names_it = isinstance(e, OSError) or o.model in str(e)
+        print("waste serve: " + ("" if names_it else f"{o.model}: ") + str(e), file=sys.stderr)
         return 1
     return code
 

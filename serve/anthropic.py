@@ -4,7 +4,7 @@ import json
 
 from serve import openai
 from serve.blocks import BlockAnswer
-from serve.errors import invalid
+from serve.errors import invalid, no_images
 from serve.fields import Fields
 from serve.reading import CALL, CONTENT
 from serve.stream import Sse
@@ -67,8 +67,7 @@ def _blocks(f):
 
 def _text(block):
     if block.get("type") == "image":
-        raise invalid(block.path, "this server was started without vision: images are not supported",
-                      "vision_disabled")
+        raise no_images(block.path)
     if block.get("type") != "text":
         raise invalid(block.name("type"), f"{block.name('type')}: {block.get('type')!r} is not "
                                           "supported here")

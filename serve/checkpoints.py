@@ -17,7 +17,7 @@ class Prefixes:
         self.failed = 0  # states that could not be kept
 
     def choose(self, slots, job):
-        """The free slot that has most of the prompt already; else the one whose loss costs least."""
+        """The free slot that has most of the prompt; else the one whose loss costs least."""
         def gain(slot):
             own = slot.tag == job.tag
             return self.store.find(slot.session, job.ids, job.tag) if own else 0

@@ -140,7 +140,8 @@ class Logprob(Structure):
 class Sampling(Structure):
     _fields_ = [("size", c_uint32), *_fields(c_float, "temperature top_p"), ("top_k", c_int32),
                 ("seed", c_uint64), ("stream", c_uint32), *_fields(c_float, "min_p repeat_penalty"),
-                ("repeat_window", c_uint32), *_fields(c_float, "presence_penalty frequency_penalty"),
+                ("repeat_window", c_uint32),
+                *_fields(c_float, "presence_penalty frequency_penalty"),
                 ("logit_bias", POINTER(Bias)), ("n_logit_bias", c_size_t),
                 ("stop_tokens", c_void_p), ("n_stop", c_size_t),
                 *_fields(c_uint32, "n_logprobs reserved0"), ("grammar", c_char_p),
@@ -328,8 +329,8 @@ def _load():
         function.restype, function.argtypes = result, arguments
     for kind, mirror in enumerate(MIRRORS):
         if library.waste_abi(kind) != sizeof(mirror):
-            raise ImportError(f"{path}: {mirror.__name__} has {library.waste_abi(kind)} bytes there "
-                              f"and {sizeof(mirror)} here: another version of libwaste?")
+            raise ImportError(f"{path}: {mirror.__name__} has {library.waste_abi(kind)} bytes "
+                              f"there and {sizeof(mirror)} here: another version of libwaste?")
     return library
 
 

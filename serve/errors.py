@@ -30,5 +30,11 @@ def invalid(param, message, code=None):
     return ApiError(400, message, param, code)
 
 
+def no_images(path):
+    """Until the engine sees: every dialect refuses an image with this, where it stands."""
+    return invalid(path, "this server was started without vision: images are not supported",
+                   "vision_disabled")
+
+
 def busy(why, retry_after):
     return ApiError(503, why, code="overloaded", headers={"Retry-After": str(retry_after)})

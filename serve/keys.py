@@ -20,7 +20,7 @@ class Keys:
         return bool(self.digests)
 
     def find(self, headers):
-        """The number of the key a request brings, or None. All keys are looked at, whichever fits."""
+        """The number of the key a request brings, or None. All are looked at, whichever fits."""
         given = headers.get("x-api-key", "")
         bearer = re.fullmatch(r"(?i:bearer) +(.*\S) *", headers.get("Authorization", ""))
         digest, found = _digest(bearer.group(1) if bearer else given), None

@@ -87,11 +87,12 @@ class Metrics:
         self.requests = prom.Counter("waste_http_requests", "Requests", ["path", "status"], **r)
         self.seconds = prom.Histogram("waste_http_seconds", "From a request's head to its last "
                                       "byte", ["path"], buckets=_SECONDS, **r)
-        self.outcomes = prom.Counter("waste_outcomes", "Answers by how they ended", ["outcome"], **r)
+        self.outcomes = prom.Counter("waste_outcomes", "Answers by how they ended", ["outcome"],
+                                     **r)
         self.tokens = prom.Counter("waste_tokens", "Tokens of ended answers", ["kind"], **r)
         self.queued = prom.Histogram("waste_queue_seconds", "In the queue", buckets=_SECONDS, **r)
-        self.first = prom.Histogram("waste_first_token_seconds", "From the queue's end to the first "
-                                    "token", buckets=_SECONDS, **r)
+        self.first = prom.Histogram("waste_first_token_seconds", "From the queue's end to the "
+                                    "first token", buckets=_SECONDS, **r)
         self.rate = prom.Histogram("waste_decode_token_seconds", "Per token behind the first",
                                    buckets=(.003, .01, .02, .05, .1, .2, .5, 1, 2, 5, 10, 30), **r)
 

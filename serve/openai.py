@@ -5,8 +5,7 @@ import os
 import time
 
 from serve import engine
-from serve.errors import invalid
-from serve.fields import Fields
+from serve.errors import invalid, no_images
 from serve.reading import ARGUMENTS, CALL, CALL_CUT, CONTENT, REASONING
 
 MOST_CHOICES, MOST_STOPS, MOST_BIAS, MOST_TOP = 16, 16, 1024, 20
@@ -134,15 +133,13 @@ def check_messages(f):
 
 
 def refuse_images(messages):
-    """Until the engine sees: the one place that knows of images."""
+    """Images of a chat request, before the library is asked for places of any."""
     for i, message in enumerate(messages):
         parts = message.get("content") if isinstance(message, dict) else None
         for j, part in enumerate(parts if isinstance(parts, list) else ()):
             if isinstance(part, dict) and str(part.get("type")) in ("image", "image_url",
                                                                      "input_image"):
-                raise invalid(f"messages[{i}].content[{j}]",
-                              "this server was started without vision: images are not supported",
-                              "vision_disabled")
+                raise no_images(f"messages[{i}].content[{j}]")
 
 
 def leading_system(messages):
@@ -249,8 +246,17 @@ class Answer:
                 "waste": extension(self.ended[0], self.effort)}
 
 
+REASONING_MEMBERS = {"reasoning_content": ("reasoning_content",), "reasoning": ("reasoning",),
+                     "both": ("reasoning_content", "reasoning"), "none": ()}
+
+
 class ChatAnswer(Answer):
     prefix, object_name, chunk_name = "chatcmpl-", "chat.completion", "chat.completion.chunk"
+
+    def __init__(self, model, tokenizer, options, effort="", reasoning="reasoning_content"):
+        """reasoning: a key of REASONING_MEMBERS."""
+        super().__init__(model, tokenizer, options, effort)
+        self.reasoning = REASONING_MEMBERS[reasoning]
 
     def _new_choice(self, index):
         return {"index": index, "message": {"role": "assistant", "content": None, "refusal": None},
@@ -276,8 +282,10 @@ class ChatAnswer(Answer):
                 choice["logprobs"]["content"] += logprobs["content"]
             return [self._delta(index, {"content": d.text}, logprobs)]
         if d.kind == REASONING:
-            message["reasoning_content"] = message.get("reasoning_content", "") + d.text
-            return [self._delta(index, {"reasoning_content": d.text})]
+            for member in self.reasoning:
+                message[member] = message.get(member, "") + d.text
+            return [self._delta(index, dict.fromkeys(self.reasoning, d.text))] \
+                if self.reasoning else []
         return self._call(index, message, d)
 
     def _call(self, index, message, d):

@@ -1,8 +1,8 @@
 """Ids as they are chosen, into what a client is told: deltas.
 
-A reader belongs to the engine's thread from the moment its job is submitted. Stop strings are looked
-for in the answer, never in reasoning or in the arguments of a call; what can still become one is
-held back, and nothing else.
+A reader belongs to the engine's thread from the moment its job is submitted. Stop strings are
+looked for in the answer, never in reasoning or in the arguments of a call; what can still become
+one is held back, and nothing else.
 """
 
 import dataclasses

@@ -3,7 +3,7 @@
 from serve import openai
 from serve.anthropic import MessagesSse
 from serve.blocks import BlockAnswer
-from serve.errors import invalid
+from serve.errors import invalid, no_images
 from serve.fields import Fields
 from serve.reading import CALL, CONTENT
 
@@ -13,7 +13,7 @@ def options(f, default_temperature):
     openai.refuse(f, ("previous_response_id", "conversation", "background", "prompt",
                       "top_logprobs", "max_tool_calls"))
     if f.get("truncation") not in (None, "disabled"):
-        raise invalid("truncation", "truncation: only disabled: nothing of a conversation is dropped")
+        raise invalid("truncation", "truncation: only disabled: nothing is ever dropped")
     o = openai.Options(stream=f.boolean("stream"), settings=openai.sampling(f, default_temperature),
                        timeout=f.number("timeout", 0.001, 1e6))
     o.max_tokens = f.integer("max_output_tokens", 1, 2**31 - 1)
@@ -102,8 +102,7 @@ def _content(item, member):
     for part in _parts(item, member):
         kind = part.get("type")
         if kind == "input_image":
-            raise invalid(part.path, "this server was started without vision: images are not "
-                                     "supported", "vision_disabled")
+            raise no_images(part.path)
         if kind not in ("input_text", "output_text", "text", "refusal"):
             raise invalid(part.name("type"), f"{part.name('type')}: {kind!r} is not supported here")
         out.append({"type": "text", "text": part.string("text", part.string("refusal", ""))})
@@ -151,7 +150,8 @@ class ResponsesAnswer(BlockAnswer):
                 {"reason": "max_output_tokens"} if status == "incomplete" else None,
                 "instructions": get("instructions"), "max_output_tokens": self.options.max_tokens,
                 "model": self.model, "output": output,
-                "parallel_tool_calls": get("parallel_tool_calls") is not False, "previous_response_id": None,
+                "parallel_tool_calls": get("parallel_tool_calls") is not False,
+                "previous_response_id": None,
                 "reasoning": {"effort": self.effort or None, "summary": None}, "store": False,
                 "temperature": self.options.settings["temperature"],
                 "text": get("text") or {"format": {"type": "text"}},

@@ -16,7 +16,7 @@ from serve.metrics import Metrics
 from serve.reading import ChatReader, TextReader
 from serve.replays import GRACE, Replays
 from serve.scheduler import READY, Full, Job
-from serve.stream import ClientGone, Exchange, Sse, at_once, streamed
+from serve.stream import Exchange, Sse, at_once, streamed
 
 ALLOWED_HEADERS = ("Authorization, Content-Type, X-Api-Key, Idempotency-Key, Anthropic-Version, "
                    "Anthropic-Beta, OpenAI-Organization, OpenAI-Project")
@@ -141,7 +141,8 @@ class Routes:
             return {"Allow": allow, "Access-Control-Allow-Methods": allow}
         method = "GET" if http.method == "HEAD" else http.method
         if method not in methods:
-            raise ApiError(405, f"{http.path} does not know {http.method}", headers={"Allow": allow})
+            raise ApiError(405, f"{http.path} does not know {http.method}",
+                           headers={"Allow": allow})
         return methods[method]
 
     # ---- who may ask -----------------------------------------------------------------------------
@@ -179,8 +180,8 @@ class Routes:
             return
         request.key = self.keys.find(request.http.headers)
         if request.key is None:
-            raise ApiError(401, "a key is needed: Authorization: Bearer KEY", code="invalid_api_key",
-                           headers={"WWW-Authenticate": "Bearer"})
+            raise ApiError(401, "a key is needed: Authorization: Bearer KEY",
+                           code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
 
     async def _read(self, http):
         """A body, within limits of size and time."""
@@ -194,7 +195,8 @@ class Routes:
         try:
             return await asyncio.wait_for(self._read_all(http, most), self.options.body_timeout)
         except asyncio.TimeoutError:
-            raise ApiError(408, f"the body did not come in {self.options.body_timeout:g} s") from None
+            raise ApiError(408, "the body did not come in "
+                                f"{self.options.body_timeout:g} s") from None
 
     async def _read_all(self, http, most):
         parts, size = [], 0
@@ -309,8 +311,8 @@ class Routes:
         return self.chat
 
     async def _render(self, raw, f):
-        """The prompt of a chat request, and what constrains its answers. The bytes go to the library
-        as they came: it knows JSON that Python does not."""
+        """The prompt of a chat request, and what constrains its answers. The bytes go to the
+        library as they came: it knows JSON that Python does not."""
         chat = self._chat()
 
         def render():
@@ -327,7 +329,8 @@ class Routes:
         options = openai.chat_options(f, self.options.temperature)
 
         def answer(prompt):
-            return openai.ChatAnswer(self.model_id, self.tokenizer, options, prompt.effort)
+            return openai.ChatAnswer(self.model_id, self.tokenizer, options, prompt.effort,
+                                     self.options.reasoning)
 
         return await self._converse(request, options, f, answer, Sse(), request.body)
 
@@ -394,7 +397,8 @@ class Routes:
         if f.boolean("echo"):
             echo = engine_text(self.tokenizer, ids) if text is None else text
         return await self._run(request, options, ids, readers,
-                               openai.CompletionAnswer(self.model_id, self.tokenizer, options, echo))
+                               openai.CompletionAnswer(self.model_id, self.tokenizer, options,
+                                                       echo))
 
     async def _text_prompt(self, f):
         prompt = f.get("prompt")
@@ -422,7 +426,8 @@ class Routes:
                            code="rate_limit_exceeded", headers={"Retry-After": "5"})
         self.in_flight[request.key] = n + 1
 
-    async def _run(self, request, options, ids, readers, answer, *, ends=(), system_end=0, sse=None):
+    async def _run(self, request, options, ids, readers, answer, *, ends=(), system_end=0,
+                   sse=None):
         """Jobs, from submission to the last byte."""
         ctx_max = self.scheduler.ctx.model.ctx_max
         if len(ids) >= ctx_max:

@@ -447,7 +447,8 @@ class Scheduler:
         job.begun_decode = True
         job.generated += 1
         job.token.value = item.token
-        choice = Choice(item.token, item.logprob, [(t.id, t.logprob) for t in item.top[:item.n_top]])
+        top = [(t.id, t.logprob) for t in item.top[:item.n_top]]
+        choice = Choice(item.token, item.logprob, top)
         try:
             deltas = job.reader.feed(choice, item.stop == engine.STOP_ID)
         except engine.Failure as e:

@@ -22,7 +22,8 @@ DEMO = ROOT / "share" / "demo.waste"
 GOLDEN = ROOT / "tests" / "golden"
 BINARY = os.environ.get("WASTE_BIN", "")
 sys.path.insert(0, str(ROOT))
-PATIENCE = float(os.environ.get("SERVE_TEST_PATIENCE", 60))  # seconds; no test passes or fails by time before
+# Seconds until a test gives up; none passes or fails by time before that.
+PATIENCE = float(os.environ.get("SERVE_TEST_PATIENCE", 60))
 
 
 def clean_env(**more):

@@ -302,6 +302,19 @@ def test_reasoning_is_told_apart(xtml_model):
         assert refused.status == 400 and refused.error["param"] == "reasoning_effort"
 
 
+@pytest.mark.parametrize("option, members", [("both", {"reasoning_content", "reasoning"}),
+                                             ("reasoning", {"reasoning"}), ("none", set())])
+def test_reasoning_has_the_member_that_clients_know(xtml_model, option, members):
+    body = {"messages": [user("?")], "max_tokens": 300, "logit_bias": CLOSES_SOON,
+            "grammar": "root ::= [A-Z]{3}"}
+    with Server("--reasoning", option, model=xtml_model) as s:
+        s.ready()
+        message = s.post(CHAT, body).json["choices"][0]["message"]
+        assert {m for m in message if m.startswith("reasoning")} == members
+        deltas = [c["choices"][0]["delta"] for c in s.stream(CHAT, body)]
+        assert {m for d in deltas for m in d if m.startswith("reasoning")} == members
+
+
 def test_a_container_without_a_chat_format_continues_texts(mute_model):
     with Server(model=mute_model) as s:
         s.ready()
