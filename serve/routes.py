@@ -12,6 +12,7 @@ from serve import anthropic, constrain, engine, openai, responses
 from serve.connection import json_response
 from serve.errors import ApiError, busy, invalid
 from serve.fields import Fields, parse
+from serve.live import Live
 from serve.metrics import Metrics
 from serve.reading import ChatReader, TextReader
 from serve.replays import GRACE, Replays
@@ -67,6 +68,7 @@ class Routes:
             "/tokenize": {"POST": self.tokenize},
             "/detokenize": {"POST": self.detokenize},
             "/apply-template": {"POST": self.apply_template},
+            "/live": {"GET": Live(scheduler, options.write_timeout)},
         }
 
     # ---- every request ---------------------------------------------------------------------------
