@@ -1,0 +1,178 @@
+// charts.js - what the engine does, on canvases. Every figure here also stands in a text or table.
+
+const BAR = 4, GAP = 1;     // of passes, in CSS pixels
+const LABEL = 24;           // left of the map: numbers of layers
+const FOUND = 56;           // right of it: what a layer's uses found
+const ROW_MOST = 12, ROW_LEAST = 3;
+
+const still = matchMedia("(prefers-reduced-motion: reduce)");
+
+// A canvas as large as it is shown, cleared; a lookup of the page's colours with it.
+function begin(canvas, height) {
+    const width = canvas.clientWidth;
+    const scale = devicePixelRatio || 1;
+    if (height)
+        canvas.style.height = `${height}px`;
+    else
+        height = canvas.clientHeight;
+    canvas.width = Math.round(width * scale);
+    canvas.height = Math.round(height * scale);
+    const g = canvas.getContext("2d");
+    g.scale(scale, scale);
+    const style = getComputedStyle(canvas);
+    return {g, width, height, colour: (name) => style.getPropertyValue(`--c-${name}`)};
+}
+
+const lastOf = (passes, width) => passes.slice(-Math.floor(width / (BAR + GAP)));
+
+// A round number that is not below.
+function ceilingOf(value) {
+    const step = 10 ** Math.floor(Math.log10(value || 1));
+    return [1, 2, 5, 10].map((n) => n * step).find((n) => n >= value) ?? value;
+}
+
+function scaleLabel({g, width, colour}, text, y) {
+    g.font = "11px ui-monospace, monospace";
+    g.textAlign = "right";
+    g.textBaseline = "top";
+    const w = g.measureText(text).width;
+    g.fillStyle = colour("behind");
+    g.fillRect(width - w - 7, y - 1, w + 6, 13);
+    g.fillStyle = colour("label");
+    g.fillText(text, width - 4, y);
+}
+
+export function drawDisk(canvas, passes, ceiling) {
+    const c = begin(canvas);
+    const {g, width, height, colour} = c;
+    const shown = lastOf(passes, width);
+    const rates = shown.map((p) => p.bytes_read / p.ms * 1e3);
+    const top = ceilingOf(Math.max(ceiling * 1.1, ...rates, 1));
+    g.fillStyle = colour("io");
+    rates.forEach((r, i) => {
+        const h = r / top * height;
+        g.fillRect(width - (shown.length - i) * (BAR + GAP), height - h, BAR, h);
+    });
+    g.strokeStyle = colour("line");
+    g.strokeRect(0.5, 0.5, width - 1, height - 1);
+    if (ceiling) {
+        const y = height - ceiling / top * height;
+        g.strokeStyle = colour("label");
+        g.setLineDash([4, 3]);
+        g.beginPath();
+        g.moveTo(0, y);
+        g.lineTo(width, y);
+        g.stroke();
+        scaleLabel(c, `measured ${(ceiling / 1e9).toPrecision(3)} GB/s`, y + 3);
+    } else if (shown.some((p) => p.bytes_read)) {
+        scaleLabel(c, `${(top / 1e6).toLocaleString("en")} MB/s`, 3);
+    }
+}
+
+export function drawTimes(canvas, passes, parts) {
+    const c = begin(canvas);
+    const {g, width, height, colour} = c;
+    const shown = lastOf(passes, width);
+    const each = shown.map((p) => p.ms / (p.prefill_rows + p.decode_rows));
+    // One slow pass shall not make all others unreadable: it is cut off at the top, and capped.
+    const usual = [...each].sort((a, b) => a - b)[Math.floor(0.95 * each.length)];
+    const top = ceilingOf(usual * 1.2 || 0.001);
+    const floor = height - 4; // below it: which are passes of a prompt
+    shown.forEach((p, i) => {
+        const x = width - (shown.length - i) * (BAR + GAP);
+        const rows = p.prefill_rows + p.decode_rows;
+        let y = floor;
+        for (const part of parts) {
+            const h = Math.min(p[part] / rows / top * floor, y);
+            g.fillStyle = colour(part);
+            g.fillRect(x, y - h, BAR, h);
+            y -= h;
+        }
+        if (each[i] > top) {
+            g.fillStyle = colour("label");
+            g.fillRect(x, 0, BAR, 3);
+        }
+        if (p.prefill_rows) {
+            g.fillStyle = colour("label");
+            g.fillRect(x, height - 2, BAR, 2);
+        }
+    });
+    g.strokeStyle = colour("line");
+    g.strokeRect(0.5, 0.5, width - 1, floor - 0.5);
+    if (shown.length)
+        scaleLabel(c, `${top < 1000 ? `${top} ms` : `${top / 1000} s`} a token`, 3, false);
+}
+
+const PLACE = {0: "absent", 1: "reading", 2: "resident"};
+
+function placeOf(layer, i) {
+    if (layer.map[i] === "2" && layer.before && layer.before[i] !== "2" && !still.matches)
+        return "fresh";
+    return PLACE[layer.map[i]];
+}
+
+function geometry(width, layers) {
+    const most = Math.max(...layers.map((l) => l.experts));
+    const cell = (width - LABEL - FOUND - 8) / most;
+    const row = Math.max(ROW_LEAST, Math.min(ROW_MOST, Math.round(Math.max(cell, 320 / layers.length))));
+    return {cell, row};
+}
+
+function drawFound({g, width, colour}, layer, y, h) {
+    const pins = layer.hits_resident + layer.hits_prefetch + layer.misses;
+    let x = width - FOUND;
+    for (const [n, name] of [[layer.hits_resident, "resident"], [layer.hits_prefetch, "reading"],
+                             [layer.misses, "missed"]]) {
+        const w = pins ? n / pins * FOUND : 0;
+        g.fillStyle = colour(name);
+        g.fillRect(x, y, w, h);
+        x += w;
+    }
+}
+
+export function drawExperts(canvas, layers) {
+    if (!layers.length)
+        return;
+    const {cell, row} = geometry(canvas.clientWidth, layers);
+    const c = begin(canvas, row * layers.length);
+    const {g, colour} = c;
+    const colours = Object.fromEntries(["absent", "reading", "resident", "fresh"]
+        .map((name) => [name, colour(name)]));
+    const w = cell >= 3 ? cell - 1 : cell;
+    const h = row >= 5 ? row - 1 : row;
+    const every = Math.ceil(11 / row);
+    g.font = "10px ui-monospace, monospace";
+    g.textAlign = "right";
+    g.textBaseline = "middle";
+    layers.forEach((layer, k) => {
+        const y = k * row;
+        if (k % every === 0) {
+            g.fillStyle = colour("label");
+            g.fillText(layer.layer, LABEL - 5, y + row / 2);
+        }
+        g.fillStyle = colours.absent;
+        if (w === cell)
+            g.fillRect(LABEL, y, cell * layer.experts, h);
+        for (let i = 0; i < layer.experts; i++) {
+            const place = placeOf(layer, i);
+            if (place === "absent" && w === cell)
+                continue;
+            g.fillStyle = colours[place];
+            g.fillRect(LABEL + i * cell, y, w, h);
+        }
+        drawFound(c, layer, y, h);
+    });
+}
+
+// What is under the pointer, in words.
+export function expertAt(event, layers) {
+    if (!layers.length)
+        return "";
+    const {cell, row} = geometry(event.target.clientWidth, layers);
+    const layer = layers[Math.floor(event.offsetY / row)];
+    const i = Math.floor((event.offsetX - LABEL) / cell);
+    const words = {0: "on disk", 1: "being read", 2: "in memory"};
+    if (!layer || !layer.map[i])
+        return "";
+    return `Layer ${layer.layer}, expert ${i}: ${words[layer.map[i]]}`;
+}
