@@ -84,7 +84,7 @@ function show(next) {
 }
 
 function open(id) {
-    const found = conversations.load(id);
+    const found = id !== conversation.id && conversations.load(id);
     if (found)
         show(found);
     $("message").focus();
@@ -99,7 +99,7 @@ function remove(id) {
         showList();
     notice("Deleted.", "Undo", () => {
         conversations.save(gone);
-        open(id);
+        show(gone);
     });
     $("new").focus();
 }

@@ -3,7 +3,8 @@
 const BAR = 4, GAP = 1;     // of passes, in CSS pixels
 const LABEL = 24;           // left of the map: numbers of layers
 const FOUND = 56;           // right of it: what a layer's uses found
-const ROW_MOST = 12, ROW_LEAST = 3;
+const TOP = 4;              // above it: half of a label
+const ROW_MOST = 12, ROW_LEAST = 3, FOLDED = 2; // heights of a layer, of a line of a folded one
 
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 
@@ -111,11 +112,18 @@ function placeOf(layer, i) {
     return PLACE[layer.map[i]];
 }
 
+// Where things are on the map. A layer with more experts than there are pixels takes several lines,
+// so that a cell is never less than a pixel.
 function geometry(width, layers) {
     const most = Math.max(...layers.map((l) => l.experts));
-    const cell = (width - LABEL - FOUND - 8) / most;
+    const room = width - LABEL - FOUND - 8;
+    const lines = Math.ceil(most / room);
+    const across = Math.ceil(most / lines);
+    const cell = Math.floor(room / across * devicePixelRatio) / devicePixelRatio;
+    if (lines > 1)
+        return {across, cell, line: FOLDED, row: lines * FOLDED + 1};
     const row = Math.max(ROW_LEAST, Math.min(ROW_MOST, Math.round(Math.max(cell, 320 / layers.length))));
-    return {cell, row};
+    return {across, cell, line: row, row};
 }
 
 function drawFound({g, width, colour}, layer, y, h) {
@@ -133,34 +141,28 @@ function drawFound({g, width, colour}, layer, y, h) {
 export function drawExperts(canvas, layers) {
     if (!layers.length)
         return;
-    const {cell, row} = geometry(canvas.clientWidth, layers);
-    const c = begin(canvas, row * layers.length);
+    const {across, cell, line, row} = geometry(canvas.clientWidth, layers);
+    const c = begin(canvas, TOP + row * layers.length);
     const {g, colour} = c;
     const colours = Object.fromEntries(["absent", "reading", "resident", "fresh"]
         .map((name) => [name, colour(name)]));
     const w = cell >= 3 ? cell - 1 : cell;
-    const h = row >= 5 ? row - 1 : row;
+    const h = line >= 5 ? line - 1 : line;
     const every = Math.ceil(11 / row);
     g.font = "10px ui-monospace, monospace";
     g.textAlign = "right";
     g.textBaseline = "middle";
     layers.forEach((layer, k) => {
-        const y = k * row;
+        const y = TOP + k * row;
         if (k % every === 0) {
             g.fillStyle = colour("label");
             g.fillText(layer.layer, LABEL - 5, y + row / 2);
         }
-        g.fillStyle = colours.absent;
-        if (w === cell)
-            g.fillRect(LABEL, y, cell * layer.experts, h);
         for (let i = 0; i < layer.experts; i++) {
-            const place = placeOf(layer, i);
-            if (place === "absent" && w === cell)
-                continue;
-            g.fillStyle = colours[place];
-            g.fillRect(LABEL + i * cell, y, w, h);
+            g.fillStyle = colours[placeOf(layer, i)];
+            g.fillRect(LABEL + i % across * cell, y + Math.floor(i / across) * line, w, h);
         }
-        drawFound(c, layer, y, h);
+        drawFound(c, layer, y, row > 4 ? row - 1 : row);
     });
 }
 
@@ -168,11 +170,13 @@ export function drawExperts(canvas, layers) {
 export function expertAt(event, layers) {
     if (!layers.length)
         return "";
-    const {cell, row} = geometry(event.target.clientWidth, layers);
-    const layer = layers[Math.floor(event.offsetY / row)];
-    const i = Math.floor((event.offsetX - LABEL) / cell);
+    const {across, cell, line, row} = geometry(event.target.clientWidth, layers);
+    const y = event.offsetY - TOP;
+    const layer = layers[Math.floor(y / row)];
+    const x = Math.floor((event.offsetX - LABEL) / cell);
+    const i = Math.floor(y % row / line) * across + x;
     const words = {0: "on disk", 1: "being read", 2: "in memory"};
-    if (!layer || !layer.map[i])
+    if (!layer || x < 0 || x >= across || !layer.map[i])
         return "";
     return `Layer ${layer.layer}, expert ${i}: ${words[layer.map[i]]}`;
 }

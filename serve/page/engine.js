@@ -23,7 +23,7 @@ const $ = (id) => document.getElementById(id);
 const sum = (rows, member) => rows.reduce((s, row) => s + row[member], 0);
 // Three digits, as people write them.
 const digits = (n) => Number(n.toPrecision(3)).toLocaleString("en", {maximumFractionDigits: 6});
-const percent = (part, whole) => whole ? `${(100 * part / whole).toFixed(0)} %` : "–";
+const percent = (part, whole) => whole ? `${(100 * part / whole).toFixed(0)}\u00a0%` : "–";
 
 function rate(n) {
     const units = ["B/s", "kB/s", "MB/s", "GB/s", "TB/s"];
@@ -113,7 +113,6 @@ export class EnginePanel {
     }
 
     async run(abort) {
-        this.forget();
         try {
             for await (const value of live(abort.signal))
                 if (value.phase)
@@ -125,7 +124,7 @@ export class EnginePanel {
         }
         if (this.abort !== abort)
             return;
-        setText("disk-text", "not connected");
+        setText("engine-state", "not connected"); // what was seen last stays
         setTimeout(() => {
             if (this.abort === abort) {
                 this.abort = null;
@@ -135,9 +134,13 @@ export class EnginePanel {
     }
 
     take(value) {
+        if (value.engine) {
+            this.forget();
+            this.engine = value.engine;
+            this.columns = value.columns;
+        }
         this.sample = value;
-        this.engine = value.engine ?? this.engine;
-        this.columns = value.columns ?? this.columns;
+        setText("engine-state", value.phase === "ready" ? "" : value.phase);
         for (const row of value.passes)
             this.passes.push(Object.fromEntries(this.columns.map((name, i) => [name, row[i]])));
         this.passes.splice(0, this.passes.length - PASSES_KEPT);
@@ -225,7 +228,9 @@ export class EnginePanel {
         const hits = sum(layers, "hits_resident");
         const ahead = sum(layers, "hits_prefetch");
         const pins = hits + ahead + sum(layers, "misses");
-        setText("experts-text", `${here} of ${all} (${percent(here, all)}) are in memory. Of ${pins} ` +
+        const count = (n) => n.toLocaleString("en");
+        setText("experts-text", `${count(here)} of ${count(all)} (${percent(here, all)}) are in ` +
+                `memory. Of ${count(pins)} ` +
                 `uses, ${percent(hits, pins)} found theirs there, ${percent(ahead, pins)} were ` +
                 "prefetched.");
     }

@@ -1,16 +1,19 @@
 // drive.mjs - the page in a real browser. Prints a JSON line for each check: {name, failed: null|text}.
 //
-//     node drive.mjs URL KEYED_URL KEY SHOTS_DIRECTORY
+//     node drive.mjs PORT KEYED_PORT THINKING_PORT
 //
-// URL is a server without keys, KEYED_URL one that asks for KEY; both have the demonstration model.
-// CHROMIUM names the browser, MODULES the directory that playwright-core and axe-core are in.
+// Servers: one without keys and two sessions, one that asks for $KEY, both with the demonstration
+// model; one whose model thinks, if requests have the members of $THINKS. $CHROMIUM is the browser, $MODULES has
+// node_modules with playwright-core and axe-core, $SHOTS is a directory for pictures, $ONLY a part of
+// the names of the checks to run.
 
 import {createRequire} from "node:module";
 import {mkdirSync, readFileSync} from "node:fs";
 import path from "node:path";
 
-const [URL_, KEYED_URL, KEY, SHOTS] = process.argv.slice(2);
-const require = createRequire(path.join(process.env.MODULES, "node_modules", "x.js"));
+const [OWN, KEYED, THINKING] = process.argv.slice(2).map((port) => `http://127.0.0.1:${port}`);
+const {CHROMIUM, KEY, MODULES, ONLY, SHOTS, THINKS} = process.env;
+const require = createRequire(path.join(MODULES, "node_modules", "x.js"));
 const {chromium} = require("playwright-core");
 const AXE = readFileSync(require.resolve("axe-core/axe.min.js"), "utf8");
 const PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
@@ -30,7 +33,7 @@ function ok(truth, what) {
 
 // ---- what a person does -----------------------------------------------------------------------
 
-async function open(browser, {size = "desktop", dark = false, url = URL_, quiet = false} = {}) {
+async function open(browser, {size = "desktop", dark = false, url = OWN, quiet = false} = {}) {
     const context = await browser.newContext({viewport: SIZES[size], reducedMotion: "reduce",
                                               colorScheme: dark ? "dark" : "light",
                                               hasTouch: size === "phone"});
@@ -70,8 +73,8 @@ async function talk(page, text, n = 24) {
 
 const texts = (page) => page.locator("article .plain, article .markdown").allInnerTexts();
 
-async function answering(url = URL_) {
-    const health = await (await fetch(`${url}/health`)).json();
+async function answering() {
+    const health = await (await fetch(`${OWN}/health`)).json();
     return health.queued + health.prefilling + health.answering;
 }
 
@@ -82,6 +85,24 @@ async function until(condition, what) {
         await new Promise((resolve) => setTimeout(resolve, 100));
     }
     throw new Error(`never: ${what}`);
+}
+
+// A sample of an engine as large as they come.
+function large() {
+    const columns = ["n", "at", "prefill_rows", "decode_rows", "ms", "bytes_read", "io", "experts",
+                     "mix", "mlp", "route", "checks", "head", "other"];
+    const passes = Array.from({length: 60}, (_, i) =>
+        [i + 1, i, 0, 1, 1600, 4e9, 800, 300, 200, 100, 50, 50, 50, 50]);
+    const map = Array.from({length: 897}, (_, i) => "201"[(i * 7 + (i >> 4)) % 3]).join("");
+    const layers = Array.from({length: 60}, (_, i) => ({
+        layer: i + 1, experts: 897, hits_resident: 600 - 5 * i, hits_prefetch: 200, misses: 5 * i,
+        resident: 299, reading: 299, map}));
+    return {now: 60, phase: "ready", queued: 3, prefilling: 1, answering: 1, sessions: 2, columns,
+            passes, layers, engine: {
+                arch: "kimi-k3", n_layers: 61, n_experts: 897, top_k: 16, budget_bytes: 46 * 2 ** 30,
+                n_frames: 2400, frame_bytes: 12 * 2 ** 20, io_engine: "io_uring", io_depth: 64,
+                n_banks: 60, n_banks_direct: 60, n_threads: 32, kernels: "avx512", numeric: "i16",
+                policy: "nextuse", lookahead: 6, drive_bytes_per_s: 5e9}};
 }
 
 // ---- checks -----------------------------------------------------------------------------------
@@ -129,8 +150,6 @@ const checks = {
         await last(page).locator(".usage").waitFor();
         await finished(page);
         equal(await texts(page), before, "the same question at temperature 0");
-        ok(!(await last(page).locator(".usage").innerText()).includes(" 0 of them cached"),
-           "the prompt was computed again");
         return page;
     },
 
@@ -228,7 +247,7 @@ const checks = {
     },
 
     async "a server with keys is asked with the key"(browser) {
-        const page = await open(browser, {url: KEYED_URL, quiet: true});
+        const page = await open(browser, {url: KEYED, quiet: true});
         await page.getByLabel("Key", {exact: true}).fill("not " + KEY);
         await page.keyboard.press("Enter");
         await page.getByText("a key is needed").waitFor();
@@ -237,6 +256,71 @@ const checks = {
         await page.getByText("ready", {exact: true}).waitFor();
         await talk(page, "Hello.", 8);
         await page.locator("#facts dd").first().waitFor();
+        return page;
+    },
+
+    async "thinking is told apart from the answer, and folded"(browser) {
+        const page = await open(browser, {url: THINKING});
+        await page.route("**/v1/chat/completions", (route) => route.continue({
+            postData: JSON.stringify({...route.request().postDataJSON(), ...JSON.parse(THINKS)})}));
+        await talk(page, "Think of something.", 200);
+        const [thought, text] = [last(page).locator(".thought"), last(page).locator(".markdown")];
+        ok(/^[A-Z]{3}$/.test((await text.innerText()).trim()), `answer: ${await text.innerText()}`);
+        ok(!await thought.isVisible(), "it is not folded");
+        await last(page).locator("summary").click();
+        ok((await thought.innerText()).trim().length > 0, "no thought");
+        ok((await last(page).locator(".usage").innerText()).includes(" thinking"), "usage");
+        return page;
+    },
+
+    async "who waits is told how many are before"(browser) {
+        const page = await open(browser);
+        const others = new AbortController();
+        const busy = [0, 1].map(() => fetch(`${OWN}/v1/chat/completions`, {
+            method: "POST", signal: others.signal,
+            body: JSON.stringify({stream: true, messages: [{role: "user", content: LONG}]})}));
+        await Promise.all(busy);
+        await until(async () => await answering() === 2, "two are answered");
+        await send(page, LONG);
+        await last(page).getByText("Waiting: next").waitFor();
+        await until(async () => await page.locator("#f-queued").innerText() === "1", "the panel's queue");
+        others.abort();
+        await last(page).locator(".markdown > *").first().waitFor();
+        await page.getByRole("button", {name: "Stop"}).click();
+        await finished(page);
+        return page;
+    },
+
+    async "a server that goes says so, and what had come stays"(browser) {
+        const page = await open(browser, {quiet: true});
+        await talk(page, "One.", 8);
+        await page.route("**/v1/chat/completions", (route) => route.abort());
+        await send(page, "Two.");
+        await last(page).getByText("the server cannot be reached").waitFor();
+        equal((await texts(page)).slice(0, 1), ["One."], "the first message");
+        await page.unroute("**/v1/chat/completions");
+        await last(page).getByRole("button", {name: "Retry"}).click();
+        await last(page).locator(".usage").waitFor();
+        return page;
+    },
+
+    async "an engine of sixty layers with a measured drive fits the panel"(browser) {
+        const page = await open(browser);
+        await page.route("**/live", (route) => route.fulfill({
+            contentType: "text/event-stream", body: `data: ${JSON.stringify(large())}\n\n`}));
+        await page.reload();
+        await page.getByText("2.5 GB/s in the last 20 passes, 50 % of 5 GB/s.").waitFor();
+        await page.getByText("1.6 s a token lately: 50 % waiting for reads").waitFor();
+        await page.getByText("17,940 of 53,820 (33 %) are in memory").waitFor();
+        await page.waitForTimeout(200);
+        const wide = await page.evaluate(() => document.getElementById("engine").scrollWidth -
+            document.getElementById("engine").clientWidth);
+        equal(wide, 0, "pixels that the panel is too narrow");
+        await page.locator("#experts").hover({position: {x: 26.5, y: 7.5}});
+        equal(await page.locator("#experts").getAttribute("title"),
+              "Layer 1, expert 227: on disk", "what is under the pointer");
+        if (SHOTS)
+            await page.locator("#engine").screenshot({path: path.join(SHOTS, "large-engine.png")});
         return page;
     },
 
@@ -354,10 +438,10 @@ for (const size of Object.keys(SIZES))
 
 if (SHOTS)
     mkdirSync(SHOTS, {recursive: true});
-const browser = await chromium.launch({executablePath: process.env.CHROMIUM,
+const browser = await chromium.launch({executablePath: CHROMIUM,
                                        args: ["--no-sandbox", "--disable-dev-shm-usage"]});
 for (const [name, check] of Object.entries(checks)) {
-    if (process.env.ONLY && !name.includes(process.env.ONLY))
+    if (ONLY && !name.includes(ONLY))
         continue;
     let failed = null;
     try {
