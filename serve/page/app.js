@@ -57,8 +57,8 @@ function state(kind, text) {
 
 function keep() {
     if (!conversations.save(conversation))
-        notice("This browser's storage is full: the conversation will be lost when the page goes. " +
-               "Deleting others makes room.");
+        notice("This browser's storage is full: the conversation will be lost when the page " +
+               "goes. Deleting others makes room.");
 }
 
 function showList() {
@@ -149,7 +149,8 @@ function take(message, value) {
 
 function explain(e) {
     if (e.code === "vision_disabled")
-        return "This server does not see images. Edit the message and remove them; nothing was computed.";
+        return "This server does not see images: nothing was computed. Edit the message and " +
+            "remove them.";
     if (e.status === 503)
         return `The server is busy: ${e.message}.` +
             (e.retryAfter ? ` It suggests to try again in ${e.retryAfter} s.` : "");
@@ -257,11 +258,15 @@ function again(index, text, images) {
         });
 }
 
+function copy(text) {
+    navigator.clipboard.writeText(text).then(() => announcer.tell("Copied."),
+        () => notice("The browser does not let this page copy."));
+}
+
 function act(what, index) {
     const message = conversation.messages[index];
     if (what === "copy") {
-        navigator.clipboard.writeText(message.text).then(() => announcer.tell("Copied."),
-            () => notice("The browser does not let this page copy."));
+        copy(message.text);
     } else if (answer) {
         notice("An answer is coming. Stop it first.");
     } else if (what === "retry") {
@@ -346,8 +351,7 @@ $("file").addEventListener("change", () => {
 $("messages").addEventListener("click", (event) => {
     const button = event.target.closest(".copy-code");
     if (button)
-        navigator.clipboard.writeText(button.closest("figure").querySelector("code").textContent)
-            .then(() => announcer.tell("Copied."), () => notice("The browser does not let this page copy."));
+        copy(button.closest("figure").querySelector("code").textContent);
 });
 
 // ---- settings and key -----------------------------------------------------------------------

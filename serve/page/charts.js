@@ -1,6 +1,7 @@
 // charts.js - what the engine does, on canvases. Every figure here also stands in a text or table.
 
 const BAR = 4, GAP = 1;     // of passes, in CSS pixels
+const HEAD = 15;            // above a chart: its scale
 const LABEL = 24;           // left of the map: numbers of layers
 const FOUND = 56;           // right of it: what a layer's uses found
 const TOP = 4;              // above it: half of a label
@@ -29,18 +30,18 @@ const lastOf = (passes, width) => passes.slice(-Math.floor(width / (BAR + GAP)))
 // A round number that is not below.
 function ceilingOf(value) {
     const step = 10 ** Math.floor(Math.log10(value || 1));
-    return [1, 2, 5, 10].map((n) => n * step).find((n) => n >= value) ?? value;
+    return [1, 1.5, 2, 3, 4, 6, 8, 10].map((n) => n * step).find((n) => n >= value) ?? value;
 }
 
-function scaleLabel({g, width, colour}, text, y) {
+// Bars are drawn between HEAD and `foot`; above them stands what their full height means.
+function frame({g, width, colour}, foot, text) {
+    g.strokeStyle = colour("line");
+    g.strokeRect(0.5, HEAD + 0.5, width - 1, foot - HEAD - 1);
     g.font = "11px ui-monospace, monospace";
+    g.fillStyle = colour("label");
     g.textAlign = "right";
     g.textBaseline = "top";
-    const w = g.measureText(text).width;
-    g.fillStyle = colour("behind");
-    g.fillRect(width - w - 7, y - 1, w + 6, 13);
-    g.fillStyle = colour("label");
-    g.fillText(text, width - 4, y);
+    g.fillText(text, width, 0);
 }
 
 export function drawDisk(canvas, passes, ceiling) {
@@ -48,26 +49,23 @@ export function drawDisk(canvas, passes, ceiling) {
     const {g, width, height, colour} = c;
     const shown = lastOf(passes, width);
     const rates = shown.map((p) => p.bytes_read / p.ms * 1e3);
-    const top = ceilingOf(Math.max(ceiling * 1.1, ...rates, 1));
+    const top = ceilingOf(Math.max(ceiling * 1.05, ...rates, 1));
+    const full = (height - HEAD) / top;
     g.fillStyle = colour("io");
-    rates.forEach((r, i) => {
-        const h = r / top * height;
-        g.fillRect(width - (shown.length - i) * (BAR + GAP), height - h, BAR, h);
-    });
-    g.strokeStyle = colour("line");
-    g.strokeRect(0.5, 0.5, width - 1, height - 1);
+    rates.forEach((r, i) =>
+        g.fillRect(width - (shown.length - i) * (BAR + GAP), height - r * full, BAR, r * full));
     if (ceiling) {
-        const y = height - ceiling / top * height;
         g.strokeStyle = colour("label");
         g.setLineDash([4, 3]);
         g.beginPath();
-        g.moveTo(0, y);
-        g.lineTo(width, y);
+        g.moveTo(0, height - ceiling * full);
+        g.lineTo(width, height - ceiling * full);
         g.stroke();
-        scaleLabel(c, `measured ${(ceiling / 1e9).toPrecision(3)} GB/s`, y + 3);
-    } else if (shown.some((p) => p.bytes_read)) {
-        scaleLabel(c, `${(top / 1e6).toLocaleString("en")} MB/s`, 3);
+        g.setLineDash([]);
     }
+    const read = ceiling || rates.some((r) => r);
+    const scale = top < 1e9 ? `${top / 1e6} MB/s` : `${top / 1e9} GB/s`;
+    frame(c, height, read ? scale + (ceiling ? ", dashed: measured" : "") : "");
 }
 
 export function drawTimes(canvas, passes, parts) {
@@ -78,30 +76,24 @@ export function drawTimes(canvas, passes, parts) {
     // One slow pass shall not make all others unreadable: it is cut off at the top, and capped.
     const usual = [...each].sort((a, b) => a - b)[Math.floor(0.95 * each.length)];
     const top = ceilingOf(usual * 1.2 || 0.001);
-    const floor = height - 4; // below it: which are passes of a prompt
+    const foot = height - 4; // below it: which are passes of a prompt
     shown.forEach((p, i) => {
         const x = width - (shown.length - i) * (BAR + GAP);
         const rows = p.prefill_rows + p.decode_rows;
-        let y = floor;
+        let y = foot;
         for (const part of parts) {
-            const h = Math.min(p[part] / rows / top * floor, y);
+            const h = Math.min(p[part] / rows / top * (foot - HEAD), y - HEAD);
             g.fillStyle = colour(part);
             g.fillRect(x, y - h, BAR, h);
             y -= h;
         }
-        if (each[i] > top) {
-            g.fillStyle = colour("label");
-            g.fillRect(x, 0, BAR, 3);
-        }
-        if (p.prefill_rows) {
-            g.fillStyle = colour("label");
+        g.fillStyle = colour("label");
+        if (each[i] > top)
+            g.fillRect(x, HEAD, BAR, 3);
+        if (p.prefill_rows)
             g.fillRect(x, height - 2, BAR, 2);
-        }
     });
-    g.strokeStyle = colour("line");
-    g.strokeRect(0.5, 0.5, width - 1, floor - 0.5);
-    if (shown.length)
-        scaleLabel(c, `${top < 1000 ? `${top} ms` : `${top / 1000} s`} a token`, 3, false);
+    frame(c, foot, shown.length ? `${top < 1000 ? `${top} ms` : `${top / 1000} s`} a token` : "");
 }
 
 const PLACE = {0: "absent", 1: "reading", 2: "resident"};
@@ -119,10 +111,12 @@ function geometry(width, layers) {
     const room = width - LABEL - FOUND - 8;
     const lines = Math.ceil(most / room);
     const across = Math.ceil(most / lines);
-    const cell = Math.floor(room / across * devicePixelRatio) / devicePixelRatio;
+    const exact = room / across;
+    const cell = exact < 3 ? Math.floor(exact * devicePixelRatio) / devicePixelRatio : exact;
     if (lines > 1)
         return {across, cell, line: FOLDED, row: lines * FOLDED + 1};
-    const row = Math.max(ROW_LEAST, Math.min(ROW_MOST, Math.round(Math.max(cell, 320 / layers.length))));
+    const wish = Math.round(Math.max(cell, 320 / layers.length));
+    const row = Math.max(ROW_LEAST, Math.min(ROW_MOST, wish));
     return {across, cell, line: row, row};
 }
 
@@ -146,7 +140,7 @@ export function drawExperts(canvas, layers) {
     const {g, colour} = c;
     const colours = Object.fromEntries(["absent", "reading", "resident", "fresh"]
         .map((name) => [name, colour(name)]));
-    const w = cell >= 3 ? cell - 1 : cell;
+    const gap = cell < 3 ? 0 : 1;
     const h = line >= 5 ? line - 1 : line;
     const every = Math.ceil(11 / row);
     g.font = "10px ui-monospace, monospace";
@@ -159,8 +153,11 @@ export function drawExperts(canvas, layers) {
             g.fillText(layer.layer, LABEL - 5, y + row / 2);
         }
         for (let i = 0; i < layer.experts; i++) {
+            const column = i % across;
+            const x = gap ? Math.round(column * cell) : column * cell;
+            const w = gap ? Math.round((column + 1) * cell) - x - gap : cell;
             g.fillStyle = colours[placeOf(layer, i)];
-            g.fillRect(LABEL + i % across * cell, y + Math.floor(i / across) * line, w, h);
+            g.fillRect(LABEL + x, y + Math.floor(i / across) * line, w, h);
         }
         drawFound(c, layer, y, row > 4 ? row - 1 : row);
     });

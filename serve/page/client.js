@@ -27,7 +27,8 @@ async function failure(response) {
         error = (await response.json()).error ?? {};
     } catch { // not ours: a balancer's page
     }
-    return new ServerError(response.status, error.message ?? `the server answered ${response.status}`, {
+    const message = error.message ?? `the server answered ${response.status}`;
+    return new ServerError(response.status, message, {
         code: error.code, param: error.param,
         retryAfter: parseInt(response.headers.get("Retry-After"), 10) || null,
     });

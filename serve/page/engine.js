@@ -1,4 +1,4 @@
-// engine.js - the panel that shows what the engine does; it is asked only while somebody can see it.
+// engine.js - the panel that shows what the engine does, and asks only while somebody can see it.
 
 import {drawDisk, drawExperts, drawTimes, expertAt} from "/page/charts.js";
 import {live} from "/page/client.js";
@@ -193,7 +193,8 @@ export class EnginePanel {
         const ms = sum(recent, "ms");
         const now = ms ? sum(recent, "bytes_read") / ms * 1e3 : 0;
         const passes = `the last ${recent.length} passes`;
-        const of = ceiling ? `the drives reach ${rate(ceiling)}` : "what the drives reach was not measured";
+        const of = ceiling ? `the drives reach ${rate(ceiling)}`
+                           : "what the drives reach was not measured";
         if (!recent.length)
             setText("disk-text", `No pass yet; ${of}.`);
         else if (!now)
@@ -230,9 +231,8 @@ export class EnginePanel {
         const pins = hits + ahead + sum(layers, "misses");
         const count = (n) => n.toLocaleString("en");
         setText("experts-text", `${count(here)} of ${count(all)} (${percent(here, all)}) are in ` +
-                `memory. Of ${count(pins)} ` +
-                `uses, ${percent(hits, pins)} found theirs there, ${percent(ahead, pins)} were ` +
-                "prefetched.");
+                "memory. " + (pins ? `Of ${count(pins)} uses, ${percent(hits, pins)} found theirs ` +
+                `there, ${percent(ahead, pins)} were prefetched.` : "None was used yet."));
     }
 
     fillTables() {

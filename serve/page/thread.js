@@ -4,6 +4,8 @@ import {MarkdownView, element} from "/page/markdown.js";
 
 const seconds = (ms) => `${(ms / 1e3).toFixed(ms < 1e4 ? 1 : 0)} s`;
 
+const rate = (n) => `${Number(n.toPrecision(3))} tok/s`;
+
 function bytes(n) {
     const units = ["B", "kB", "MB", "GB", "TB"];
     let i = 0;
@@ -21,7 +23,7 @@ export function usageLine({usage, waste}) {
         out.push(`${usage.prompt_tokens} in, ${cached} of them cached`,
                  `${usage.completion_tokens} out` + (thought ? `, ${thought} thinking` : ""));
         if (waste?.decode_ms > 0 && usage.completion_tokens > 1)
-            out.push(`${((usage.completion_tokens - 1) / waste.decode_ms * 1e3).toPrecision(3)} tok/s`);
+            out.push(rate((usage.completion_tokens - 1) / waste.decode_ms * 1e3));
     }
     if (waste) {
         const experts = waste.experts_hit + waste.experts_missed;
