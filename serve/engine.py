@@ -251,6 +251,8 @@ _PROTOTYPES = {
     "waste_model_get_info": (c_int, [c_void_p, POINTER(ModelInfo)]),
     "waste_engine_info": (c_int, [c_void_p, POINTER(EngineInfo)]),
     "waste_get_counters": (c_int, [c_void_p, POINTER(Counters)]),
+    "waste_layer_get_use": (c_int, [c_void_p, c_uint32, POINTER(LayerUse), POINTER(c_uint8),
+                                    c_size_t]),
     "waste_save_usage": (c_int, [c_void_p]),
     "waste_progress_get": (None, [c_void_p, POINTER(Progress)]),
     "waste_cancel": (None, [c_void_p]),
@@ -622,6 +624,9 @@ class Store:
         self.handle = None
 
 
+_DIGITS = bytes((b + ord("0")) % 256 for b in range(256))
+
+
 class Context:
     """An open model. Belongs to the thread that opened it."""
 
@@ -654,6 +659,12 @@ class Context:
         counters = sized(Counters)
         check(lib.waste_get_counters(self.handle, byref(counters)), self.handle)
         return counters
+
+    def layer_use(self, layer):
+        """A LayerUse, and where each expert is: a digit each, 0 on disk, 1 being read, 2 here."""
+        use, room = sized(LayerUse), (c_uint8 * self.model.n_experts)()
+        check(lib.waste_layer_get_use(self.handle, layer, byref(use), room, len(room)), self.handle)
+        return use, ctypes.string_at(room, use.n_experts).translate(_DIGITS).decode()
 
     def memory(self):
         used = Memplan()

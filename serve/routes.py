@@ -8,10 +8,11 @@ import urllib.parse
 
 from aiohttp import web
 
-from serve import anthropic, constrain, engine, openai, responses
+from serve import anthropic, constrain, engine, openai, page, responses
 from serve.connection import json_response
 from serve.errors import ApiError, busy, invalid
 from serve.fields import Fields, parse
+from serve.live import Live
 from serve.metrics import Metrics
 from serve.reading import ChatReader, TextReader
 from serve.replays import GRACE, Replays
@@ -67,7 +68,11 @@ class Routes:
             "/tokenize": {"POST": self.tokenize},
             "/detokenize": {"POST": self.detokenize},
             "/apply-template": {"POST": self.apply_template},
+            "/live": {"GET": Live(scheduler, options.write_timeout)},
         }
+        files = page.table()
+        self.table.update(files)
+        self.open_paths = {"/health", *files}  # those that need no key
 
     # ---- every request ---------------------------------------------------------------------------
 
@@ -176,7 +181,7 @@ class Routes:
         return own and (_is_address(url.hostname) or bool(self.keys))
 
     def _authenticate(self, request):
-        if not self.keys or request.path.rstrip("/") == "/health":
+        if not self.keys or self._known(request.path) in self.open_paths:
             return
         request.key = self.keys.find(request.http.headers)
         if request.key is None:

@@ -141,6 +141,7 @@ class Scheduler:
         self.snapshot = {}  # replaced as a whole after each pass; any thread reads it
         self.totals = {"overtakes": 0, "passes": 0, "rows": 0}
         self.observe = lambda job, outcome: None
+        self.between = lambda ctx: None  # called on the engine's thread before each pass, and woken
         self.thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     # ---- any thread ----
@@ -170,6 +171,11 @@ class Scheduler:
             job.cancelled = failed or Failed("cancelled", "the client has gone")
             if job.slot:
                 job.slot.session.cancel()
+            self.lock.notify_all()
+
+    def wake(self):
+        """Let an idle engine's thread come by `between` once."""
+        with self.lock:
             self.lock.notify_all()
 
     def counts(self):
@@ -286,6 +292,7 @@ class Scheduler:
         while True:
             self._sweep()
             self._admit()
+            self.between(self.ctx)
             with self.lock:
                 if any(s.job for s in self.slots):
                     return True
