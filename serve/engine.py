@@ -224,13 +224,20 @@ class Constraint(Structure):
     _fields_ = [("size", c_uint32), ("lenient", c_int32), *_fields(c_char_p, "schema grammar")]
 
 
+class ImageInfo(Structure):
+    _fields_ = [*_fields(c_uint32, "size width height fit_width fit_height padded_width "
+                                   "padded_height patches_x patches_y n_rows max_patches "
+                                   "side_patches reserved0 reserved1"),
+                *_fields(c_uint64, "decode_bytes tower_macs"), ("format", c_char * 8)]
+
+
 class Utf8State(Structure):
     _fields_ = [("held", c_uint8 * 4), ("n_held", c_uint32)]
 
 
 MIRRORS = (Cfg, Memplan, GenParams, TokenInfo, ModelInfo, Stats, Opts, Plan, EngineInfo, Counters,
            Sampling, Item, Progress, StateInfo, StoreCfg, StoreInfo, ChatOpts, ChatInfo, Segment,
-           MessageEnd, ImagePlace, PromptInfo, Event, LayerUse, Constraint)
+           MessageEnd, ImagePlace, PromptInfo, Event, LayerUse, Constraint, ImageInfo)
 
 # ---- the library ---------------------------------------------------------------------------------
 
