@@ -24,8 +24,8 @@ struct kept {
     unsigned pos, parent_pos;
     char tag[STATE_TAG_BYTES];
     bool in_memory, on_disk, pinned;
-    bool foreign; /* another model's: it only takes space */
-    struct kept *next;
+    bool foreign;      /* another model's: it only takes space */
+    struct kept *next; /* of as many positions, or more */
 };
 
 struct prefix_store {
@@ -58,7 +58,7 @@ static uint64_t key_add(uint64_t h, const int32_t *ids, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         h = (h ^ (uint32_t)ids[i]) * 0x100000001b3u;
-    return h ? h : 1;
+    return h;
 }
 
 static bool same_kind(const struct state_kind *a, const struct state_kind *b)
@@ -102,6 +102,16 @@ static void file_drop(struct prefix_store *p, struct kept *k, bool remove)
     p->stats.n_files--;
     p->stats.file_bytes -= k->file_bytes;
     k->file_bytes = 0;
+}
+
+static void put_in_order(struct prefix_store *p, struct kept *k)
+{
+    struct kept **at = &p->first;
+
+    while (*at && (*at)->pos < k->pos)
+        at = &(*at)->next;
+    k->next = *at;
+    *at = k;
 }
 
 /* Nowhere any more: those that counted on it go back to what it counted on. */
@@ -247,8 +257,7 @@ static void file_found(struct prefix_store *p, const char *name)
     memcpy(k->tag, h.tag, sizeof(k->tag));
     k->on_disk = true;
     k->foreign = !same_kind(&h.kind, p->c.kind);
-    k->next = p->first;
-    p->first = k;
+    put_in_order(p, k);
     p->stats.n_files++;
     p->stats.file_bytes += k->file_bytes;
 }
@@ -285,18 +294,21 @@ static bool memory_matches(const struct prefix_store *p, const struct kept *k, c
     return !memcmp(room_at(p->c.room, &k->cell), ids, k->pos * sizeof(*ids));
 }
 
-/* The longest one of which ids are the beginning by its key, shorter than `below`. */
+/* The longest one of which ids are the beginning, shorter than `below`; of those that are in a file
+ * only, by its key. Keys are made on the way: each is that of the one before, and some more ids. */
 static struct kept *find(const struct prefix_store *p, const int32_t *ids, size_t n,
                          const char tag[STATE_TAG_BYTES], unsigned below)
 {
     struct kept *best = NULL;
+    uint64_t key = key_begin(tag);
+    unsigned at = 0;
 
-    for (struct kept *k = p->first; k; k = k->next) {
-        if (k->foreign || !k->pos || k->pos >= n || k->pos >= below ||
-            memcmp(k->tag, tag, STATE_TAG_BYTES) != 0 || (best && k->pos <= best->pos))
+    for (struct kept *k = p->first; k && k->pos < n && k->pos < below; k = k->next) {
+        if (k->foreign || !k->pos || memcmp(k->tag, tag, STATE_TAG_BYTES) != 0)
             continue;
-        if (k->in_memory ? memory_matches(p, k, ids)
-                         : key_add(key_begin(tag), ids, k->pos) == k->key)
+        key = key_add(key, ids + at, k->pos - at);
+        at = k->pos;
+        if (key == k->key && (!k->in_memory || memory_matches(p, k, ids)))
             best = k;
     }
     return best;
@@ -439,8 +451,7 @@ int prefix_keep(struct prefix_store *p, const struct session *s, const char *tag
         k->parent = parent ? parent->key : 0;
         k->parent_pos = parent ? parent->pos : 0;
         memcpy(k->tag, t, sizeof(t));
-        k->next = p->first;
-        p->first = k;
+        put_in_order(p, k);
         p->stats.kept++;
     }
     k->pinned |= pinned;
