@@ -267,8 +267,7 @@ waste_status waste_model_get_info(const waste_ctx *ctx, waste_model_info *out)
     return WASTE_OK;
 }
 
-/* Copy a sized answer into the host's struct, however old. */
-static waste_status answer(void *out, const void *from, size_t bytes)
+waste_status give_sized(void *out, const void *from, size_t bytes)
 {
     uint32_t size;
 
@@ -314,7 +313,7 @@ waste_status waste_engine_info(const waste_ctx *ctx, waste_engine *out)
         .drive_bytes_per_s = ctx->drive_bytes_per_s,
         .placement = ctx->placement.text,
     };
-    return answer(out, &e, sizeof(e));
+    return give_sized(out, &e, sizeof(e));
 }
 
 /* Parts that add up to the passes: what no lap saw is `other`, with the choice of a token. */
@@ -359,7 +358,7 @@ waste_status waste_get_counters(const waste_ctx *ctx, waste_counters *out)
     c.reads_retried = s.retries;
     c.reads_failed = s.failed;
     c.records_refused = s.dropped;
-    return answer(out, &c, sizeof(c));
+    return give_sized(out, &c, sizeof(c));
 }
 
 waste_status waste_layer_get_use(waste_ctx *ctx, uint32_t layer, waste_layer_use *out, uint8_t *map,
@@ -394,7 +393,7 @@ waste_status waste_layer_get_use(waste_ctx *ctx, uint32_t layer, waste_layer_use
             u.n_reading += map[i] == WASTE_EXPERT_READING;
         }
     }
-    return answer(out, &u, sizeof(u));
+    return give_sized(out, &u, sizeof(u));
 }
 
 waste_status waste_get_stats(const waste_ctx *ctx, waste_stats *out)
@@ -430,7 +429,7 @@ void waste_progress_get(const waste_ctx *ctx, waste_progress *out)
     p.done = atomic_load(&ctx->progress.done);
     p.total = atomic_load(&ctx->progress.total);
     p.bytes = atomic_load(&ctx->progress.bytes);
-    answer(out, &p, sizeof(p));
+    give_sized(out, &p, sizeof(p));
 }
 
 void waste_cancel(waste_ctx *ctx)

@@ -216,8 +216,7 @@ waste_status waste_state_read(const char *path, waste_state_info *out, void *not
     else if (note && h.note_bytes)
         state_read_note(fd, path, &h, note, &e);
     close(fd);
-    r.size = out->size;
-    memcpy(out, &r, out->size < sizeof(r) ? out->size : sizeof(r));
+    give_sized(out, &r, sizeof(r));
     return e.code ? thread_fail(&e) : WASTE_OK;
 }
 
@@ -371,9 +370,8 @@ waste_status waste_store_get_info(const waste_store *st, waste_store_info *out)
     waste_store_info r = {.size = sizeof(r)};
     struct prefix_stats s;
 
-    if (!st || !out || out->size < sizeof(uint32_t) || out->size > 65536)
-        return ctx_refuse(st ? st->ctx : NULL,
-                          "waste_store_get_info: a store and out with its size set are needed");
+    if (!st)
+        return ctx_refuse(NULL, "waste_store_get_info: a store is needed");
     prefix_stats(st->prefix, &s);
     r.n_memory = s.n_memory;
     r.n_files = s.n_files;
@@ -384,7 +382,5 @@ waste_status waste_store_get_info(const waste_store *st, waste_store_info *out)
     r.refused = s.refused;
     r.resumed = s.resumed;
     r.positions_saved = s.positions;
-    r.size = out->size;
-    memcpy(out, &r, out->size < sizeof(r) ? out->size : sizeof(r));
-    return WASTE_OK;
+    return give_sized(out, &r, sizeof(r));
 }

@@ -191,6 +191,9 @@ waste_status status_of(int code);
 waste_status ctx_enter(waste_ctx *ctx);
 /* Keep the error for waste_error_detail; returns its status. */
 waste_status ctx_fail(waste_ctx *ctx, const struct err *e);
+/* Copy `bytes` of a sized answer into the host's struct, however old: all but its size.
+ * WASTE_E_ARG: out is NULL, or its size was not set. */
+waste_status give_sized(void *out, const void *from, size_t bytes);
 /* The same for a call that makes no sense. */
 waste_status ctx_refuse(waste_ctx *ctx, const char *what);
 waste_status thread_fail(const struct err *e); /* for calls without a context */
