@@ -3,11 +3,13 @@
 #include <fcntl.h>
 #include <libdeflate.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -459,6 +461,54 @@ static void another_kind_of_file_is_not_replaced(void **state)
     tiny_remove(p.dir);
 }
 
+/* As on a full disk, with room for 0, 1, ... pages: an error, the old file is as it was, and
+ * nothing is left beside it. */
+static void a_file_that_does_not_fit_leaves_the_old_one(void **state)
+{
+    struct setup s = {0};
+    struct place p;
+    waste_ctx *ctx = model_open(models[0].dir, &s);
+    struct rlimit was, limit;
+    uint8_t *old, *now;
+    size_t n_old, n_now, refused = 0;
+    char tmp[700];
+
+    (void)state;
+    place_make(&p);
+    snprintf(tmp, sizeof(tmp), "%s.tmp", p.path);
+    model_feed(ctx, (int32_t[]){1, 2, 3}, 3, 64);
+    assert_int_equal(waste_state_save(ctx, p.path), WASTE_OK);
+    old = tiny_file_read(p.dir, "a.wstate", &n_old);
+    model_feed(ctx, (int32_t[]){4, 5, 6, 7}, 4, 64);
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &was), 0);
+    for (rlim_t room = 0; room < n_old + 16384; room += 4096) {
+        waste_status st;
+
+        limit = (struct rlimit){room, was.rlim_max};
+        assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+        st = waste_state_save(ctx, p.path);
+        assert_int_equal(setrlimit(RLIMIT_FSIZE, &was), 0);
+        if (st == WASTE_OK)
+            break;
+        refused++;
+        assert_int_equal(st, WASTE_E_IO);
+        assert_non_null(strstr(waste_error_detail(ctx), "a.wstate"));
+        assert_int_not_equal(access(tmp, F_OK), 0);
+        now = tiny_file_read(p.dir, "a.wstate", &n_now);
+        assert_int_equal(n_now, n_old);
+        assert_memory_equal(now, old, n_old);
+        free(now);
+    }
+    assert_true(refused >= n_old / 4096);
+    assert_int_equal(waste_state_load(ctx, p.path), WASTE_OK);
+    assert_int_equal(waste_session_pos(waste_session_default(ctx)), 7);
+    signal(SIGXFSZ, SIG_DFL);
+    free(old);
+    waste_close(ctx);
+    tiny_remove(p.dir);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -475,6 +525,7 @@ int main(void)
         cmocka_unit_test(other_models_settings_and_things_are_refused_by_name),
         cmocka_unit_test(another_conversion_of_the_same_model_is_refused),
         cmocka_unit_test(another_kind_of_file_is_not_replaced),
+        cmocka_unit_test(a_file_that_does_not_fit_leaves_the_old_one),
     };
 
     return cmocka_run_group_tests(tests, models_setup, models_teardown);
