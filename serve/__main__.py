@@ -28,6 +28,13 @@ def size(text):
     return int(float(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " "))
 
 
+def word(text):
+    """Any text but the empty one, which is what a variable that nobody set leaves in a unit."""
+    if not text:
+        raise argparse.ArgumentTypeError("it is empty; leave the option out, or say what it is")
+    return text
+
+
 def port(text):
     if not text.isdigit() or int(text) > 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is no port")
@@ -41,8 +48,10 @@ def arguments():
     g = p.add_argument_group("where")
     g.add_argument("--host", default="127.0.0.1", help="address to listen on")
     g.add_argument("--port", type=port, default=8000, help="0: any")
-    g.add_argument("--unix", metavar="PATH", help="listen on a Unix socket, and on nothing else")
-    g.add_argument("--model-id", help="name told to clients; the directory's without .waste")
+    g.add_argument("--unix", type=word, metavar="PATH",
+                   help="listen on a Unix socket, and on nothing else")
+    g.add_argument("--model-id", type=word,
+                   help="name told to clients; the directory's without .waste")
     g = p.add_argument_group("memory and speed")
     g.add_argument("--budget", type=size, default=0, metavar="SIZE",
                    help="memory for everything the engine takes; 0: chosen")
@@ -50,7 +59,7 @@ def arguments():
     g.add_argument("--sessions", type=int, default=0, metavar="N",
                    help="conversations that are computed at once; 0: up to 4, as memory allows")
     g.add_argument("--threads", type=int, default=0)
-    g.add_argument("--cpus", metavar="LIST")
+    g.add_argument("--cpus", type=word, metavar="LIST")
     g.add_argument("--cache", choices=("nextuse", "lfru", "lru", "s3fifo"))
     g.add_argument("--io", choices=("io_uring", "libaio", "threads", "sync"))
     g.add_argument("--io-depth", type=int, default=0)
@@ -60,12 +69,12 @@ def arguments():
     g.add_argument("--no-direct-io", action="store_true")
     g.add_argument("--no-verify", action="store_true")
     g.add_argument("--exclusive-open", action="store_true")
-    g.add_argument("--usage", metavar="PATH", help="the hotlist")
+    g.add_argument("--usage", type=word, metavar="PATH", help="the hotlist")
     g.add_argument("--learn", action="store_true",
                    help="at the end, add the experts used to the hotlist")
     g = p.add_argument_group("states of conversations")
     g.add_argument("--checkpoints", type=int, default=4, help="states of full contexts in memory")
-    g.add_argument("--state-dir", metavar="DIR", help="keep them in files, too")
+    g.add_argument("--state-dir", type=word, metavar="DIR", help="keep them in files, too")
     g.add_argument("--state-bytes", type=size, default=32 << 30, help="at most so much of it")
     g.add_argument("--state-every", type=int, default=512, help="also at so many positions")
     g.add_argument("--isolate-keys", action="store_true",
@@ -73,7 +82,7 @@ def arguments():
     g = p.add_argument_group("answers")
     g.add_argument("--max-tokens", type=int, default=4096, help="when a request does not say")
     g.add_argument("--temperature", type=float, default=0.0, help="when a request does not say")
-    g.add_argument("--think", default="low", metavar="EFFORT",
+    g.add_argument("--think", type=word, default="low", metavar="EFFORT",
                    help="low, high, max or none, when a request does not say")
     g.add_argument("--reasoning", default="reasoning_content",
                    choices=tuple(openai.REASONING_MEMBERS),
@@ -81,10 +90,10 @@ def arguments():
     g.add_argument("--lenient-effort", action="store_true",
                    help="medium is high, xhigh is max; refused otherwise")
     g = p.add_argument_group("who may ask")
-    g.add_argument("--api-key", action="append", default=[], metavar="KEY",
+    g.add_argument("--api-key", type=word, action="append", default=[], metavar="KEY",
                    help="may be repeated; better: --api-key-file, or WASTE_API_KEY")
-    g.add_argument("--api-key-file", metavar="FILE", help="a key a line")
-    g.add_argument("--cors-origin", action="append", metavar="ORIGIN",
+    g.add_argument("--api-key-file", type=word, metavar="FILE", help="a key a line")
+    g.add_argument("--cors-origin", type=word, action="append", metavar="ORIGIN",
                    help="pages that may use this server besides local ones; * is all")
     g = p.add_argument_group("limits")
     g.add_argument("--queue", type=int, default=64, help="requests that wait")
