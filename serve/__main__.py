@@ -195,8 +195,6 @@ def read_keys(o):
     given = list(o.api_key)
     if o.api_key_file:
         given += keys.read(o.api_key_file)
-        if not given:
-            raise OSError(f"{o.api_key_file}: no key in it")
     if os.environ.get("WASTE_API_KEY"):
         given.append(os.environ["WASTE_API_KEY"])
     return keys.Keys(given)

@@ -96,3 +96,9 @@ def test_a_key_file_has_comments_and_blanks(tmp_path):
     assert keys.read(tmp_path / "keys") == ["spaced", "last"]
     with pytest.raises(OSError):
         keys.read(tmp_path / "none")
+
+
+def test_a_key_is_bytes_whatever_they_are(tmp_path):
+    (tmp_path / "keys").write_bytes(b"caf\xe9\n")
+    k = keys.Keys(keys.read(tmp_path / "keys"))
+    assert k.find({"x-api-key": "caf\udce9"}) == 0 and k.find({"x-api-key": "caf\xe9"}) is None

@@ -180,6 +180,7 @@ def test_keys_are_asked_for_and_any_of_them_fits(tmp_path):
 def test_a_key_file_without_keys_is_no_open_door(tmp_path):
     (tmp_path / "keys").write_text("# none\n")
     assert "no key" in refused_to_start("--api-key-file", tmp_path / "keys")
+    assert "no key" in refused_to_start("--api-key-file", tmp_path / "keys", "--api-key", "other")
 
 
 def test_keys_do_not_see_each_others_states(tmp_path):
