@@ -414,6 +414,11 @@ def test_an_option_whose_text_is_empty_is_refused(option):
     assert f"argument {option}: it is empty" in refused_to_start(option, "", code=2)
 
 
+@pytest.mark.parametrize("option, value", [("--ctx", "-5"), ("--queue", "many"), ("--chunk", "0")])
+def test_a_number_that_is_none_of_the_possible_is_refused_as_it_was_written(option, value):
+    assert f"argument {option}: '{value}'" in refused_to_start(f"{option}={value}", code=2)
+
+
 def test_r10_a_model_that_cannot_be_opened_ends_the_server(tmp_path):
     with Server("--exclusive-open") as first:
         first.ready()
