@@ -12,12 +12,19 @@ import socket
 import sys
 import time
 
-from aiohttp import web
+try:
+    from aiohttp import web
 
-from serve import engine, keys, openai
-from serve.connection import Front
-from serve.routes import Routes
-from serve.scheduler import CLOSED, FAILED, LOADING, Scheduler
+    from serve import engine, keys, openai
+    from serve.connection import Front
+    from serve.routes import Routes
+    from serve.scheduler import CLOSED, FAILED, LOADING, Scheduler
+except ModuleNotFoundError as e:
+    sys.exit(f"waste serve: {sys.executable}: {e}; the server needs aiohttp and prometheus_client "
+             "(Debian: python3-aiohttp, python3-prometheus-client), or in PYTHON an interpreter "
+             "that has them")
+except ImportError as e:
+    sys.exit(f"waste serve: {e}")
 
 
 def size(text):
