@@ -12,12 +12,19 @@ import socket
 import sys
 import time
 
-from aiohttp import web
+try:
+    from aiohttp import web
 
-from serve import engine, keys, openai
-from serve.connection import Front
-from serve.routes import Routes
-from serve.scheduler import CLOSED, FAILED, LOADING, Scheduler
+    from serve import engine, keys, openai
+    from serve.connection import Front
+    from serve.routes import Routes
+    from serve.scheduler import CLOSED, FAILED, LOADING, Scheduler
+except ModuleNotFoundError as e:
+    sys.exit(f"waste serve: {sys.executable}: {e}; the server needs aiohttp and prometheus_client "
+             "(Debian: python3-aiohttp, python3-prometheus-client), or in PYTHON an interpreter "
+             "that has them")
+except ImportError as e:
+    sys.exit(f"waste serve: {e}")
 
 
 def size(text):
@@ -26,6 +33,25 @@ def size(text):
     if not found:
         raise argparse.ArgumentTypeError(f"{text!r} is no size such as 46G")
     return int(float(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " "))
+
+
+def whole(least):
+    """Of whole numbers, those from here on."""
+    def number(text):
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is no whole number from {least} on")
+        return int(text)
+    return number
+
+
+count, positive = whole(0), whole(1)
+
+
+def word(text):
+    """Any text but the empty one, which is what a variable that nobody set leaves in a unit."""
+    if not text:
+        raise argparse.ArgumentTypeError("it is empty; leave the option out, or say what it is")
+    return text
 
 
 def port(text):
@@ -41,39 +67,41 @@ def arguments():
     g = p.add_argument_group("where")
     g.add_argument("--host", default="127.0.0.1", help="address to listen on")
     g.add_argument("--port", type=port, default=8000, help="0: any")
-    g.add_argument("--unix", metavar="PATH", help="listen on a Unix socket, and on nothing else")
-    g.add_argument("--model-id", help="name told to clients; the directory's without .waste")
+    g.add_argument("--unix", type=word, metavar="PATH",
+                   help="listen on a Unix socket, and on nothing else")
+    g.add_argument("--model-id", type=word,
+                   help="name told to clients; the directory's without .waste")
     g = p.add_argument_group("memory and speed")
     g.add_argument("--budget", type=size, default=0, metavar="SIZE",
                    help="memory for everything the engine takes; 0: chosen")
-    g.add_argument("--ctx", type=int, default=0, help="most positions of a conversation; 0: 4096")
-    g.add_argument("--sessions", type=int, default=0, metavar="N",
+    g.add_argument("--ctx", type=count, default=0, help="most positions of a conversation; 0: 4096")
+    g.add_argument("--sessions", type=count, default=0, metavar="N",
                    help="conversations that are computed at once; 0: up to 4, as memory allows")
-    g.add_argument("--threads", type=int, default=0)
-    g.add_argument("--cpus", metavar="LIST")
+    g.add_argument("--threads", type=count, default=0)
+    g.add_argument("--cpus", type=word, metavar="LIST")
     g.add_argument("--cache", choices=("nextuse", "lfru", "lru", "s3fifo"))
     g.add_argument("--io", choices=("io_uring", "libaio", "threads", "sync"))
-    g.add_argument("--io-depth", type=int, default=0)
+    g.add_argument("--io-depth", type=count, default=0)
     g.add_argument("--numeric", choices=("f32", "direct", "i16", "i8"))
-    g.add_argument("--max-rows", type=int, default=0, help="most prompt tokens in a pass; 0: 512")
-    g.add_argument("--chunk", type=int, default=64, help="the same while others are answered")
+    g.add_argument("--max-rows", type=count, default=0, help="most prompt tokens in a pass; 0: 512")
+    g.add_argument("--chunk", type=positive, default=64, help="the same while others are answered")
     g.add_argument("--no-direct-io", action="store_true")
     g.add_argument("--no-verify", action="store_true")
     g.add_argument("--exclusive-open", action="store_true")
-    g.add_argument("--usage", metavar="PATH", help="the hotlist")
+    g.add_argument("--usage", type=word, metavar="PATH", help="the hotlist")
     g.add_argument("--learn", action="store_true",
                    help="at the end, add the experts used to the hotlist")
     g = p.add_argument_group("states of conversations")
-    g.add_argument("--checkpoints", type=int, default=4, help="states of full contexts in memory")
-    g.add_argument("--state-dir", metavar="DIR", help="keep them in files, too")
+    g.add_argument("--checkpoints", type=count, default=4, help="states of full contexts in memory")
+    g.add_argument("--state-dir", type=word, metavar="DIR", help="keep them in files, too")
     g.add_argument("--state-bytes", type=size, default=32 << 30, help="at most so much of it")
-    g.add_argument("--state-every", type=int, default=512, help="also at so many positions")
+    g.add_argument("--state-every", type=count, default=512, help="also at so many positions")
     g.add_argument("--isolate-keys", action="store_true",
                    help="states of one key are never found by another")
     g = p.add_argument_group("answers")
-    g.add_argument("--max-tokens", type=int, default=4096, help="when a request does not say")
+    g.add_argument("--max-tokens", type=positive, default=4096, help="when a request does not say")
     g.add_argument("--temperature", type=float, default=0.0, help="when a request does not say")
-    g.add_argument("--think", default="low", metavar="EFFORT",
+    g.add_argument("--think", type=word, default="low", metavar="EFFORT",
                    help="low, high, max or none, when a request does not say")
     g.add_argument("--reasoning", default="reasoning_content",
                    choices=tuple(openai.REASONING_MEMBERS),
@@ -81,14 +109,14 @@ def arguments():
     g.add_argument("--lenient-effort", action="store_true",
                    help="medium is high, xhigh is max; refused otherwise")
     g = p.add_argument_group("who may ask")
-    g.add_argument("--api-key", action="append", default=[], metavar="KEY",
+    g.add_argument("--api-key", type=word, action="append", default=[], metavar="KEY",
                    help="may be repeated; better: --api-key-file, or WASTE_API_KEY")
-    g.add_argument("--api-key-file", metavar="FILE", help="a key a line")
-    g.add_argument("--cors-origin", action="append", metavar="ORIGIN",
+    g.add_argument("--api-key-file", type=word, metavar="FILE", help="a key a line")
+    g.add_argument("--cors-origin", type=word, action="append", metavar="ORIGIN",
                    help="pages that may use this server besides local ones; * is all")
     g = p.add_argument_group("limits")
-    g.add_argument("--queue", type=int, default=64, help="requests that wait")
-    g.add_argument("--per-key", type=int, default=0, help="requests of one key at a time; 0: any")
+    g.add_argument("--queue", type=count, default=64, help="requests that wait")
+    g.add_argument("--per-key", type=count, default=0, help="requests of one key at a time; 0: any")
     g.add_argument("--timeout", type=float, default=0, metavar="SECONDS",
                    help="longest time for a request; 0: none")
     g.add_argument("--max-body", type=size, default=8 << 20)
@@ -96,7 +124,7 @@ def arguments():
     g.add_argument("--body-timeout", type=float, default=60)
     g.add_argument("--write-timeout", type=float, default=120, help="for clients that do not read")
     g.add_argument("--idle-timeout", type=float, default=75)
-    g.add_argument("--connections", type=int, default=512)
+    g.add_argument("--connections", type=positive, default=512)
     g.add_argument("--keep-alive", type=float, default=10, metavar="SECONDS",
                    help="between comments in a stream that has nothing else to say")
     g.add_argument("--drain-timeout", type=float, default=60, metavar="SECONDS",
@@ -186,8 +214,6 @@ def read_keys(o):
     given = list(o.api_key)
     if o.api_key_file:
         given += keys.read(o.api_key_file)
-        if not given:
-            raise OSError(f"{o.api_key_file}: no key in it")
     if os.environ.get("WASTE_API_KEY"):
         given.append(os.environ["WASTE_API_KEY"])
     return keys.Keys(given)

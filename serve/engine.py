@@ -23,8 +23,6 @@ GRAMMAR_TEXT, GRAMMAR_JSON_SCHEMA = 0, 1
 KEEP_LONG = 1
 REASONING, RESPONSE, CALL_BEGIN, CALL_ARGUMENTS, CALL_END, CALL_CUT, MESSAGE_END = range(1, 8)
 
-FORMATS = {1: "XTML", 2: "plain", 3: "K2"}
-
 
 class Failure(Exception):
     """A waste_status that is not WASTE_OK, in the library's words."""
@@ -248,21 +246,17 @@ _PROTOTYPES = {
     "waste_build_info": (c_char_p, []),
     "waste_strerror": (c_char_p, [c_int]),
     "waste_error_detail": (c_char_p, [c_void_p]),
-    "waste_usable_ram": (c_uint64, []),
     "waste_cfg_init": (None, [POINTER(Cfg)]),
     "waste_opts_init": (None, [POINTER(Opts)]),
     "waste_plan_ex": (c_int, [c_char_p, POINTER(Cfg), POINTER(Opts), POINTER(Plan)]),
     "waste_open_ex": (c_int, [c_char_p, POINTER(Cfg), POINTER(Opts), POINTER(c_void_p)]),
     "waste_close": (None, [c_void_p]),
-    "waste_memory_used": (c_int, [c_void_p, POINTER(Memplan)]),
     "waste_model_get_info": (c_int, [c_void_p, POINTER(ModelInfo)]),
     "waste_engine_info": (c_int, [c_void_p, POINTER(EngineInfo)]),
     "waste_get_counters": (c_int, [c_void_p, POINTER(Counters)]),
     "waste_layer_get_use": (c_int, [c_void_p, c_uint32, POINTER(LayerUse), POINTER(c_uint8),
                                     c_size_t]),
     "waste_save_usage": (c_int, [c_void_p]),
-    "waste_progress_get": (None, [c_void_p, POINTER(Progress)]),
-    "waste_cancel": (None, [c_void_p]),
     "waste_tokenizer_open": (c_int, [c_char_p, POINTER(c_void_p)]),
     "waste_tokenizer_close": (None, [c_void_p]),
     "waste_encode": (c_int, [c_void_p, c_int, c_char_p, c_size_t, POINTER(c_int32), c_size_t,
@@ -270,7 +264,6 @@ _PROTOTYPES = {
     "waste_decode": (c_int, [c_void_p, POINTER(c_int32), c_size_t, c_void_p, c_size_t,
                              POINTER(c_size_t)]),
     "waste_token_bytes": (c_int, [c_void_p, c_int32, POINTER(c_void_p), POINTER(c_size_t)]),
-    "waste_token_bos": (c_int32, [c_void_p]),
     "waste_token_is_control": (c_int, [c_void_p, c_int32]),
     "waste_utf8_feed": (c_size_t, [POINTER(Utf8State), c_char_p, c_size_t, c_int, c_void_p]),
     "waste_stops_open": (c_int, [POINTER(Text), c_size_t, POINTER(c_void_p)]),
@@ -672,17 +665,6 @@ class Context:
         use, room = sized(LayerUse), (c_uint8 * self.model.n_experts)()
         check(lib.waste_layer_get_use(self.handle, layer, byref(use), room, len(room)), self.handle)
         return use, ctypes.string_at(room, use.n_experts).translate(_DIGITS).decode()
-
-    def memory(self):
-        used = Memplan()
-        check(lib.waste_memory_used(self.handle, byref(used)), self.handle)
-        return used
-
-    def progress(self):
-        """Any thread."""
-        progress = sized(Progress)
-        lib.waste_progress_get(self.handle, byref(progress))
-        return progress
 
     def save_usage(self):
         check(lib.waste_save_usage(self.handle), self.handle)

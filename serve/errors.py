@@ -31,8 +31,8 @@ def invalid(param, message, code=None):
 
 
 def no_images(path):
-    """Until the engine sees: every dialect refuses an image with this, where it stands."""
-    return invalid(path, "this server was started without vision: images are not supported",
+    """Every dialect refuses an image with this, where it stands."""
+    return invalid(path, "this server sees no images: only text is supported",
                    "vision_disabled")
 
 

@@ -6,10 +6,14 @@ import re
 
 
 def read(path):
-    """A key a line; blank lines and what begins with # mean nothing."""
-    with open(path, encoding="utf-8") as file:
+    """A key a line; blank lines and what begins with # mean nothing. Raises OSError, also if there
+    is none. Bytes that are not UTF-8 are kept, as aiohttp keeps those of headers."""
+    with open(path, encoding="utf-8", errors="surrogateescape") as file:
         lines = [line.strip() for line in file]
-    return [line for line in lines if line and not line.startswith("#")]
+    found = [line for line in lines if line and not line.startswith("#")]
+    if not found:
+        raise OSError(f"{path}: no key in it")
+    return found
 
 
 class Keys:

@@ -10,7 +10,6 @@ import contextlib
 import threading
 import time
 
-from serve import engine
 from serve.connection import json_response
 from serve.scheduler import CLOSED, FAILED
 from serve.stream import Sse, Writer

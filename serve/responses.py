@@ -9,7 +9,6 @@ from serve.reading import CALL, CONTENT
 
 
 def options(f, default_temperature):
-    """And the request as chat formats know it."""
     openai.refuse(f, ("previous_response_id", "conversation", "background", "prompt",
                       "top_logprobs", "max_tool_calls"))
     if f.get("truncation") not in (None, "disabled"):
@@ -21,6 +20,7 @@ def options(f, default_temperature):
 
 
 def conversation(f):
+    """The request as chat formats know it: {"messages", "tools", "tool_choice", ...}."""
     messages = []
     if f.string("instructions"):
         messages.append({"role": "system", "content": f.string("instructions")})

@@ -260,7 +260,8 @@ class Scheduler:
             self.prefixes = Prefixes(self.ctx, *self.states, self.log)
             slots = [Slot(s) for s in self.ctx.sessions(self.n_sessions)]
         except Exception as e:  # pylint: disable=broad-except  # whatever it was, it is told
-            self.phase, self.failure = FAILED, e
+            self.failure = e
+            self.phase = FAILED  # last: whoever sees it asks why
             return
         self.items = (engine.Item * len(slots))()
         self._publish()

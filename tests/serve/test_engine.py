@@ -50,6 +50,17 @@ def test_a_library_that_is_not_there_is_said():
     assert "/nowhere/libwaste.so" in done.stderr and "WASTE_LIB" in done.stderr
 
 
+@pytest.mark.parametrize("env, words", [
+    ({"WASTE_LIB": "/nowhere/libwaste.so"}, "/nowhere/libwaste.so"),
+    ({"PYTHONPATH": "."}, "python3-aiohttp")])
+def test_what_the_server_lacks_is_said_in_a_line(tmp_path, env, words):
+    (tmp_path / "serve").symlink_to(ROOT / "serve")
+    (tmp_path / "aiohttp.py").write_text("raise ModuleNotFoundError('No module named aiohttp')")
+    done = subprocess.run([sys.executable, "-m", "serve", str(DEMO)], cwd=tmp_path,
+                          capture_output=True, text=True, env=clean_env(PYTHONSAFEPATH="1", **env))
+    assert done.returncode == 1 and words in done.stderr and done.stderr.count("\n") == 1
+
+
 def test_failures_have_the_librarys_sentence(tmp_path):
     with pytest.raises(engine.Failure) as e:
         engine.Tokenizer(tmp_path)
@@ -96,3 +107,9 @@ def test_a_key_file_has_comments_and_blanks(tmp_path):
     assert keys.read(tmp_path / "keys") == ["spaced", "last"]
     with pytest.raises(OSError):
         keys.read(tmp_path / "none")
+
+
+def test_a_key_is_bytes_whatever_they_are(tmp_path):
+    (tmp_path / "keys").write_bytes(b"caf\xe9\n")
+    k = keys.Keys(keys.read(tmp_path / "keys"))
+    assert k.find({"x-api-key": "caf\udce9"}) == 0 and k.find({"x-api-key": "caf\xe9"}) is None

@@ -180,6 +180,7 @@ def test_keys_are_asked_for_and_any_of_them_fits(tmp_path):
 def test_a_key_file_without_keys_is_no_open_door(tmp_path):
     (tmp_path / "keys").write_text("# none\n")
     assert "no key" in refused_to_start("--api-key-file", tmp_path / "keys")
+    assert "no key" in refused_to_start("--api-key-file", tmp_path / "keys", "--api-key", "other")
 
 
 def test_keys_do_not_see_each_others_states(tmp_path):
@@ -392,18 +393,30 @@ def test_requests_that_do_not_wait_for_answers_are_cut_off(server):
 # ---- start and stop ----
 
 
-def refused_to_start(*options, model=DEMO):
-    """What a server that does not start says. Exit code 1."""
+def refused_to_start(*options, model=DEMO, code=1):
+    """What a server that does not start says."""
     done = subprocess.run([sys.executable, "-m", "serve", str(model), "--port", "0",
                            *map(str, options)], env=clean_env(), capture_output=True, text=True,
                           timeout=PATIENCE, cwd="/")
-    assert done.returncode == 1 and done.stdout == ""
+    assert done.returncode == code and done.stdout == ""
     return done.stderr
 
 
 def test_what_cannot_be_served_is_said_before_anybody_asks(tmp_path):
     assert "nothing" in refused_to_start(model=tmp_path / "nothing")
     assert "--budget" in refused_to_start("--budget", "1M")
+
+
+@pytest.mark.parametrize("option", ["--usage", "--cpus", "--think", "--unix", "--state-dir",
+                                    "--api-key"])
+def test_an_option_whose_text_is_empty_is_refused(option):
+    """An empty key would let in whoever brings none; an empty path would be no path at all."""
+    assert f"argument {option}: it is empty" in refused_to_start(option, "", code=2)
+
+
+@pytest.mark.parametrize("option, value", [("--ctx", "-5"), ("--queue", "many"), ("--chunk", "0")])
+def test_a_number_that_is_none_of_the_possible_is_refused_as_it_was_written(option, value):
+    assert f"argument {option}: '{value}'" in refused_to_start(f"{option}={value}", code=2)
 
 
 def test_r10_a_model_that_cannot_be_opened_ends_the_server(tmp_path):
