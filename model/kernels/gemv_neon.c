@@ -8,16 +8,13 @@
  * those x is put into [step][lane] order first, once for a tile of rows.
  */
 #include <arm_neon.h>
-#include <math.h>
 #include <stdalign.h>
 #include <string.h>
 
 #include "base/half.h"
-#include "model/kernels/lanes.h"
-#include "model/kernels/level.h"
+#include "model/kernels/gemv.h"
 
 enum {
-    STEPS = FORMAT_GROUP / LANES,
     ROWS = 4,      /* of a block with one vector, and of what is folded at once */
     ROWS_MANY = 2, /* of a block with several */
     VECTORS = 4,
@@ -53,11 +50,6 @@ INLINE struct half half_fma_n(struct half a, float b, struct half c)
     for (unsigned i = 0; i < 2; i++)
         c.v[i] = vfmaq_n_f32(c.v[i], a.v[i], b);
     return c;
-}
-
-INLINE size_t group_bytes(const int fmt)
-{
-    return fmt == FMT_Q8G ? 128 : fmt == FMT_Q4G ? 64 : 48;
 }
 
 struct words {
@@ -265,23 +257,6 @@ static void gemv_grouped(float *y, size_t y_stride, const float *x, size_t x_str
             tiles[w->fmt][n](y + t * y_stride, y_stride, x + t * x_stride, x_stride, w, r,
                              min_u32(r1 - r, TILE_ROWS));
         }
-}
-
-static void gemv_f32(float *y, size_t y_stride, const float *x, size_t x_stride, uint32_t T,
-                     const struct tensor *w, uint32_t r0, uint32_t r1)
-{
-    const float *rows = (const float *)(const void *)w->data;
-    size_t stride = w->row_bytes / sizeof(float);
-    uint32_t r = r0;
-
-    for (; r + 4 <= r1; r += 4)
-        for (uint32_t t = 0; t < T; t++)
-            lanes_dots(y + t * y_stride + r, x + t * x_stride, rows + r * stride, stride, 4,
-                       w->cols);
-    for (; r < r1; r++)
-        for (uint32_t t = 0; t < T; t++)
-            lanes_dots(y + t * y_stride + r, x + t * x_stride, rows + r * stride, stride, 1,
-                       w->cols);
 }
 
 static void gemv(float *y, size_t y_stride, const float *x, size_t x_stride, uint32_t T,
