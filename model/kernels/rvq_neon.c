@@ -2,9 +2,9 @@
  *
  * tbl looks up among 64 bytes, four registers, and gives 0 where an index is beyond them; tbx
  * leaves there what it finds. So an index x meets the pieces of a table of 256 as x, x - 64, x -
- * 128 and x - 192, modulo 256: one piece answers. Bytes are widened as they are added, and rows stay
- * in order. A block of positions is done plane by plane, and a table piece by piece: a piece, the
- * indices of a row block and its sums fit into 32 registers. */
+ * 128 and x - 192, modulo 256: one piece answers. Bytes are widened as they are added, and rows
+ * stay in order. A block of positions is done plane by plane, and a table piece by piece: a piece,
+ * the indices of a row block and its sums fit into 32 registers. */
 #include <arm_neon.h>
 #include <stdalign.h>
 
@@ -175,7 +175,7 @@ INLINE void store_codes(uint8_t *to, const float *table, float inv, uint32_t pla
     }
 }
 
-INLINE void prepare_bytes(void *prepared, const float *x, const float *codebook,
+INLINE void prepare_codes(void *prepared, const float *x, const float *codebook,
                           const struct rvq_shape *shape, uint32_t p0, uint32_t p1,
                           const unsigned planes)
 {
@@ -345,7 +345,7 @@ INLINE void block_rows(float *acc, const void *prepared, const uint8_t *cell,
     }
 }
 
-INLINE void rows_bytes(float *y, const void *prepared, const uint8_t *index, const uint16_t *scale,
+INLINE void rows_codes(float *y, const void *prepared, const uint8_t *index, const uint16_t *scale,
                        const struct rvq_shape *shape, uint32_t r0, uint32_t r1,
                        const unsigned planes)
 {
@@ -369,39 +369,10 @@ INLINE void rows_bytes(float *y, const void *prepared, const uint8_t *index, con
     }
 }
 
-static size_t prepared_bytes_i16(const struct rvq_shape *s)
-{
-    return byte_tables_bytes(s, 2);
-}
-
-static void prepare_i16(void *prepared, const float *x, const float *codebook,
-                        const struct rvq_shape *shape, uint32_t p0, uint32_t p1)
-{
-    prepare_bytes(prepared, x, codebook, shape, p0, p1, 2);
-}
-
-static void rows_i16(float *y, const void *prepared, const uint8_t *index, const uint16_t *scale,
-                     const struct rvq_shape *shape, uint32_t r0, uint32_t r1)
-{
-    rows_bytes(y, prepared, index, scale, shape, r0, r1, 2);
-}
-
-static size_t prepared_bytes_i8(const struct rvq_shape *s)
-{
-    return byte_tables_bytes(s, 1);
-}
-
-static void prepare_i8(void *prepared, const float *x, const float *codebook,
-                       const struct rvq_shape *shape, uint32_t p0, uint32_t p1)
-{
-    prepare_bytes(prepared, x, codebook, shape, p0, p1, 1);
-}
-
-static void rows_i8(float *y, const void *prepared, const uint8_t *index, const uint16_t *scale,
-                    const struct rvq_shape *shape, uint32_t r0, uint32_t r1)
-{
-    rows_bytes(y, prepared, index, scale, shape, r0, r1, 1);
-}
+PREPARE_CODES(i16, byte_tables_bytes, 2)
+ROWS_CODES(i16, 2)
+PREPARE_CODES(i8, byte_tables_bytes, 1)
+ROWS_CODES(i8, 1)
 
 /* Tables of f32 are looked up one by one: NEON has no gather, and rvq_c.c stays. */
 void rvq_fill_neon(struct kernels *k)
