@@ -6,9 +6,8 @@
  * stay in order. A block of positions is done plane by plane, and a table piece by piece: a piece,
  * the indices of a row block and its sums fit into 32 registers. */
 #include <arm_neon.h>
-#include <stdalign.h>
 
-#include "model/kernels/rvq.h"
+#include "model/kernels/rvq_prepare.h"
 
 enum {
     TOGETHER = 8, /* rows of `direct` */
@@ -119,7 +118,6 @@ INLINE void load_transposed(float32x4_t out[2][DIM], const float *codebook, uint
     }
 }
 
-/* table[stage][position][plane_bytes] of n positions; returns the largest magnitude's bits. */
 static uint32_t build(float *table, const float *x, const float *codebook,
                       const struct rvq_shape *shape, uint32_t n)
 {
@@ -147,8 +145,7 @@ static uint32_t build(float *table, const float *x, const float *codebook,
     return vmaxvq_u32(max);
 }
 
-/* Codes of 8 table values, made unsigned. No clamp: |value * inv| < Q + 0.5, for inv is Q / max
- * rounded once and the product once more. */
+/* Codes of 8 table values, made unsigned. */
 INLINE uint16x8_t codes_of(const float *table, float inv, int32_t bias)
 {
     int32x4_t u[2];
@@ -160,7 +157,6 @@ INLINE uint16x8_t codes_of(const float *table, float inv, int32_t bias)
         vuzp1q_s16(vreinterpretq_s16_s32(u[0]), vreinterpretq_s16_s32(u[1])));
 }
 
-/* The codes of one stage of one position. */
 INLINE void store_codes(uint8_t *to, const float *table, float inv, uint32_t plane,
                         const unsigned planes)
 {
@@ -172,33 +168,6 @@ INLINE void store_codes(uint8_t *to, const float *table, float inv, uint32_t pla
         vst1q_u8(to + c, planes == 2 ? vuzp2q_u8(a, b) : vuzp1q_u8(a, b));
         if (planes == 2)
             vst1q_u8(to + plane + c, vuzp1q_u8(a, b));
-    }
-}
-
-INLINE void prepare_codes(void *prepared, const float *x, const float *codebook,
-                          const struct rvq_shape *shape, uint32_t p0, uint32_t p1,
-                          const unsigned planes)
-{
-    const float q = planes == 2 ? 32767 : 127;
-    const uint32_t plane = (uint32_t)plane_bytes(shape);
-    alignas(64) float table[STAGES * BLOCK * ENTRIES];
-    float *scale = prepared;
-    uint8_t *to =
-        (uint8_t *)prepared + codes_offset(shape) + (size_t)p0 * shape->stages * planes * plane;
-
-    for (uint32_t p = p0; p < p1; p += BLOCK) {
-        uint32_t n = min_u32(p1 - p, BLOCK);
-        uint32_t bits = build(table, x + p * DIM, codebook, shape, n);
-        float amax = bits_to_f32(bits);
-        bool plain = bits < 0x7f800000u && amax >= 0x1p-100f;
-
-        if (!plain) /* codes 0 */
-            memset(table, 0, sizeof(table));
-        scale[p / BLOCK] = plain ? amax / q : bits < 0x7f800000u ? 0.0f : bits_to_f32(0x7fc00000u);
-        for (uint32_t i = 0; i < n; i++)
-            for (uint32_t s = 0; s < shape->stages; s++, to += planes * plane)
-                store_codes(to, table + (s * BLOCK + i) * plane, plain ? q / amax : 0, plane,
-                            planes);
     }
 }
 
