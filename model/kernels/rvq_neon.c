@@ -7,6 +7,7 @@
  * the indices of a row block and its sums fit into 32 registers. */
 #include <arm_neon.h>
 
+#include "model/kernels/rvq_direct.h"
 #include "model/kernels/rvq_prepare.h"
 
 enum {
@@ -69,32 +70,6 @@ INLINE void direct_block(float *acc, const float *x, const float *codebook, cons
         for (; r < n; r++)
             direct_rows(acc + r * DIM, x, codebook, index + r * stride, m, shape, 1, stages,
                         packed);
-    }
-}
-
-/* Prepared by rvq_c.c: the codebook's address in a line of its own, then x. */
-static void rows_direct(float *y, const void *prepared, const uint8_t *index, const uint16_t *scale,
-                        const struct rvq_shape *shape, uint32_t r0, uint32_t r1)
-{
-    const float *x = (const float *)(const void *)((const char *)prepared + LINE);
-    const float *codebook;
-
-    memcpy(&codebook, prepared, sizeof(codebook));
-    for (uint32_t r = r0; r < r1; r += ROWS) {
-        const uint8_t *at = index + r / ROWS * block_bytes(shape);
-        uint32_t n = min_u32(r1 - r, ROWS);
-        float acc[ROWS * DIM] = {0};
-
-        if (is_packed(shape))
-            direct_block(acc, x, codebook, at, n, shape, 4, true);
-        else if (shape->stages == 3)
-            direct_block(acc, x, codebook, at, n, shape, 3, false);
-        else if (shape->stages == 2)
-            direct_block(acc, x, codebook, at, n, shape, 2, false);
-        else
-            direct_block(acc, x, codebook, at, n, shape, shape->stages, false);
-        for (uint32_t i = 0; i < n; i++)
-            y[r + i] = fold8(acc + i * DIM) * half_to_f32(scale[r + i]);
     }
 }
 
