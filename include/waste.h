@@ -94,8 +94,10 @@ typedef struct {
     uint64_t ram_budget_bytes; /* everything the engine takes; 0 = choose: the largest of floor + 3,
                                   2, 1 working sets that is under 3/4 of usable RAM, else floor */
     uint32_t ctx_tokens;       /* most positions of a session; 0 = 4096 */
-    int n_threads;             /* 0 = one per usable core, or per entry of cpu_list; at most 64 */
-    const char *cpu_list;      /* "0-3,8": threads are bound to these; NULL = not bound */
+    int n_threads;             /* 0 = one per physical core of the fastest kind, as far as a quota
+                                  pays for them, or per entry of cpu_list; at most 64 */
+    const char *cpu_list;      /* "0-3,8": threads are bound to these; NULL = to cores that are
+                                  chosen where there are more than threads, else to none */
     int cache_policy;          /* 0 nextuse, an LFRU that learns its weights; 1 LRU */
     int use_direct_io;         /* 1 */
     int vision;                /* 0; 1: images, if the container has a vision tower */
@@ -144,8 +146,8 @@ typedef struct {
      * is 0, all reads are direct and the experts take more than 256 MiB. Made if it is not there.
      * NULL: nothing is measured or written, and 32 MiB are in flight. */
     const char *drive_notes;
-    uint32_t image_patches; /* 0 = the container's max_patches; 4...65536: of an image, of 14 pixels
-                               square, before it is shrunk */
+    uint32_t image_patches; /* 0 = the container's max_patches; 4...65536: an image with more
+                               patches of 14 x 14 pixels is shrunk to about as many */
     uint32_t vision_free;   /* 0: the vision tower is read at open and kept; 1: read when a picture
                                needs it, and given back. The plan has room for it either way */
 } waste_opts;

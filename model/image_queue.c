@@ -34,8 +34,6 @@ int images_push(struct image_queue *q, const struct image *picture, struct err *
     uint32_t n = picture->fit.tokens;
     void *p;
 
-    if (q->n == IMAGES_MAX)
-        return err_set(e, ERR_LIMIT, "%d images wait already for their places", IMAGES_MAX);
     if (mem_map(q->mem, MEM_STATE, bytes_of_rows(q, n), false, &p, e))
         return err_wrap(e, "%u rows of an image, with %zu waiting", n, images_pending(q));
     q->item[q->n++] =

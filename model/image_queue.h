@@ -30,8 +30,8 @@ struct image_queue {
 void images_init(struct image_queue *q, struct mem *mem, uint32_t width);
 void images_clear(struct image_queue *q);
 
-/* A picture behind what waits, and room for its rows: the queue's from then on. ERR_LIMIT:
- * IMAGES_MAX wait; ERR_BUDGET, ERR_NOMEM: it is still the caller's. */
+/* A picture behind what waits, fewer than IMAGES_MAX, and room for its rows: the queue's from then
+ * on. ERR_BUDGET, ERR_NOMEM: it is still the caller's. */
 int images_push(struct image_queue *q, const struct image *picture, struct err *e);
 /* The first of those that the next n rows are of and that was not encoded; NULL: all were. */
 struct waiting *images_unseen(struct image_queue *q, size_t n);

@@ -495,22 +495,9 @@ static int want_one(const struct weight *w, void *arg, struct err *e)
 static int point_one(const struct weight *w, void *arg, struct err *e)
 {
     struct loading *a = arg;
-    const struct trunk_entry *t = vision_entry(a->m, w->name);
-    struct trunk_view v = trunk_at(a->trunk, t);
 
     (void)e;
-    if (w->vector)
-        *w->vector = (const float *)(const void *)v.data;
-    if (w->tensor)
-        *w->tensor = (struct tensor){
-            .fmt = t->fmt,
-            .rows = (uint32_t)t->rows,
-            .cols = (uint32_t)t->cols,
-            .groups = t->groups,
-            .row_bytes = t->row_bytes,
-            .data = v.data,
-            .scale = v.scale,
-        };
+    weight_point(w, a->trunk, vision_entry(a->m, w->name));
     return 0;
 }
 

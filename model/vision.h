@@ -14,7 +14,7 @@
 
 struct vision;
 
-/* Bytes that vision_encode takes for its buffers while it runs, for the largest picture. */
+/* Bytes of the buffers that vision_encode has while it runs, for a picture of so many patches. */
 uint64_t vision_scratch_bytes(const struct vision_shape *s, uint32_t patches, unsigned threads);
 
 /* Load the tower. c, k: borrowed. ERR_FORMAT, ERR_UNSUPPORTED as in vision_shape.h; ERR_CORRUPT,

@@ -267,7 +267,8 @@ int vision_weight_bytes(uint64_t *out, const struct vision_shape *s, const struc
 }
 
 /* With a = floor(w / 14) and b likewise, a side of the padded picture has at most a + 2 patches,
- * and (a b)^2 <= N (a + 1)(b + 1) whether it was shrunk or not (docs/IMAGES.md). */
+ * and (a b)^2 <= N (a + 1)(b + 1) whether it was shrunk or not: of the sides before, a < s (a0 + 1)
+ * and s^2 a0 b0 <= N, so that a b < N (a0 + 1)(b0 + 1) / (a0 b0), which falls as a0 >= a grows. */
 uint32_t vision_patches_max(const struct vision_shape *s)
 {
     uint32_t side = (uint32_t)align_up(s->side_patches, 2), most = 4;

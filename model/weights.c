@@ -259,16 +259,10 @@ int weights_bind(struct model *m, const struct container *c, struct trunk *trunk
     return weights_each(&m->hp, m, bind_one, &b, e);
 }
 
-static int point_one(const struct weight *w, void *arg, struct err *e)
+void weight_point(const struct weight *w, const struct trunk *trunk, const struct trunk_entry *t)
 {
-    struct binding *b = arg;
-    const struct trunk_entry *t = manifest_tensor(container_manifest(b->c), w->name);
-    struct trunk_view v;
+    struct trunk_view v = trunk_at(trunk, t);
 
-    (void)e;
-    if (!t || !w->resident)
-        return 0;
-    v = trunk_at(b->trunk, t);
     if (w->vector)
         *w->vector = (const float *)(const void *)v.data;
     if (w->tensor)
@@ -281,6 +275,16 @@ static int point_one(const struct weight *w, void *arg, struct err *e)
             .data = v.data,
             .scale = v.scale,
         };
+}
+
+static int point_one(const struct weight *w, void *arg, struct err *e)
+{
+    struct binding *b = arg;
+    const struct trunk_entry *t = manifest_tensor(container_manifest(b->c), w->name);
+
+    (void)e;
+    if (t && w->resident)
+        weight_point(w, b->trunk, t);
     return 0;
 }
 

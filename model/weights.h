@@ -33,6 +33,9 @@ int weights_each(const struct hparams *hp, struct model *m, weight_fn *fn, void 
  * m->hp must be set. */
 int weights_bind(struct model *m, const struct container *c, struct trunk *trunk, struct err *e);
 
+/* Point a weight's member at entry t of the loaded trunk, which must outlive it. */
+void weight_point(const struct weight *w, const struct trunk *trunk, const struct trunk_entry *t);
+
 /* Bytes weights_load takes beside the trunk and the codebooks, for the plan. */
 uint64_t weights_extra_bytes(const struct hparams *hp);
 

@@ -33,7 +33,7 @@ static void gemv_f32(float *y, size_t y_stride, const float *x, size_t x_stride,
             lanes_dots(y + t * y_stride + r, x + t * x_stride, float_row(w, r), stride, 1, w->cols);
 }
 
-static void axpy_f32(float *out, const float *x, const struct tensor *w, uint32_t r0, uint32_t n)
+INLINE void axpy_f32(float *out, const float *x, const struct tensor *w, uint32_t r0, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {
         const float *row = float_row(w, (size_t)r0 + i);

@@ -8,23 +8,22 @@
  * those x is put into [step][lane] order first, once for a tile of rows.
  */
 #include <arm_neon.h>
-#include <math.h>
-#include <stdalign.h>
 #include <string.h>
 
 #include "base/half.h"
-#include "model/kernels/lanes.h"
-#include "model/kernels/level.h"
+#include "model/kernels/gemv.h"
 
 enum {
-    STEPS = FORMAT_GROUP / LANES,
     ROWS = 4,      /* of a block with one vector, and of what is folded at once */
     ROWS_MANY = 2, /* of a block with several */
     VECTORS = 4,
     HALF = LANES / 2,
     CHUNK_GROUPS = 32, /* of all vectors of a block together: 16 KiB of x */
     TILE_ROWS = 64,
+    AHEAD_BYTES = 0, /* nobody has measured a prefetch */
 };
+
+#include "model/kernels/gemv_tile.h"
 
 struct half { /* of sixteen lanes */
     float32x4_t v[2];
@@ -53,11 +52,6 @@ INLINE struct half half_fma_n(struct half a, float b, struct half c)
     for (unsigned i = 0; i < 2; i++)
         c.v[i] = vfmaq_n_f32(c.v[i], a.v[i], b);
     return c;
-}
-
-INLINE size_t group_bytes(const int fmt)
-{
-    return fmt == FMT_Q8G ? 128 : fmt == FMT_Q4G ? 64 : 48;
 }
 
 struct words {
@@ -130,15 +124,6 @@ static void to_steps(float *out, const float *x)
         transpose(out + HALF * h, LANES, x + 64 * h, STEPS);
 }
 
-struct tile { /* rows of a weight, a block of vectors, a chunk of groups */
-    const uint8_t *data;
-    const uint16_t *scale;
-    size_t row_bytes, scales; /* strides between rows */
-    const float *x;
-    size_t x_stride; /* between vectors */
-    uint32_t n_groups;
-};
-
 /* acc[R][T][LANES] of rows [r, r + R), R and T constants. */
 INLINE void block(const int fmt, float *acc, const struct tile *c, uint32_t r, const unsigned R,
                   const unsigned T)
@@ -197,64 +182,8 @@ INLINE void block(const int fmt, float *acc, const struct tile *c, uint32_t r, c
     }
 }
 
-/* Rows [r0, r0 + n), n <= TILE_ROWS, and T <= VECTORS vectors, T a constant. */
-INLINE void tile(const int fmt, float *y, size_t y_stride, const float *x, size_t x_stride,
-                 const struct tensor *w, uint32_t r0, uint32_t n, const unsigned T)
-{
-    const unsigned R = T == 1 ? ROWS : ROWS_MANY;
-    const uint32_t chunk = CHUNK_GROUPS / T;
-    alignas(64) float steps[CHUNK_GROUPS * FORMAT_GROUP];
-    alignas(64) float acc[TILE_ROWS * VECTORS * LANES];
-    uint32_t r;
-
-    memset(acc, 0, (size_t)n * T * LANES * sizeof(float));
-    for (uint32_t g0 = 0; g0 < w->groups; g0 += chunk) {
-        struct tile c = {.data = w->data + r0 * w->row_bytes + g0 * group_bytes(fmt),
-                         .scale = w->scale + (size_t)r0 * w->groups + g0,
-                         .row_bytes = w->row_bytes,
-                         .scales = w->groups,
-                         .x = x + (size_t)g0 * FORMAT_GROUP,
-                         .x_stride = x_stride,
-                         .n_groups = min_u32(w->groups - g0, chunk)};
-
-        if (fmt != FMT_Q8G) {
-            for (unsigned t = 0; t < T; t++)
-                for (uint32_t g = 0; g < c.n_groups; g++)
-                    to_steps(steps + (t * chunk + g) * FORMAT_GROUP,
-                             c.x + t * x_stride + (size_t)g * FORMAT_GROUP);
-            c.x = steps;
-            c.x_stride = chunk * FORMAT_GROUP;
-        }
-        for (r = 0; r + R <= n; r += R)
-            block(fmt, acc + (size_t)r * T * LANES, &c, r, R, T);
-        for (; r < n; r++)
-            block(fmt, acc + (size_t)r * T * LANES, &c, r, 1, T);
-    }
-    for (unsigned t = 0; t < T; t++) {
-        for (r = 0; r + 4 <= n; r += 4)
-            vst1q_f32(y + t * y_stride + r0 + r, fold_four(acc + (r * T + t) * LANES, T * LANES));
-        for (; r < n; r++)
-            y[t * y_stride + r0 + r] = fold16(acc + ((size_t)r * T + t) * LANES);
-    }
-}
-
-typedef void tile_fn(float *y, size_t y_stride, const float *x, size_t x_stride,
-                     const struct tensor *w, uint32_t r0, uint32_t n);
-
-#define TILE(fmt, T)                                                                               \
-    static void tile_##fmt##_##T(float *y, size_t y_stride, const float *x, size_t x_stride,       \
-                                 const struct tensor *w, uint32_t r0, uint32_t n)                  \
-    {                                                                                              \
-        tile(FMT_##fmt, y, y_stride, x, x_stride, w, r0, n, T);                                    \
-    }
-#define EACH(X, fmt) X(fmt, 1) X(fmt, 2) X(fmt, 3) X(fmt, 4)
-EACH(TILE, Q8G)
-EACH(TILE, Q4G)
-EACH(TILE, Q3G)
-
-#define ENTRY(fmt, T) [T] = tile_##fmt##_##T,
-static tile_fn *const tiles[][VECTORS + 1] = {
-    [FMT_Q8G] = {EACH(ENTRY, Q8G)}, [FMT_Q4G] = {EACH(ENTRY, Q4G)}, [FMT_Q3G] = {EACH(ENTRY, Q3G)}};
+TILES(UP_TO_4)
+static tile_fn *const tiles[][VECTORS + 1] = TILE_TABLE(UP_TO_4);
 
 static void gemv_grouped(float *y, size_t y_stride, const float *x, size_t x_stride, uint32_t T,
                          const struct tensor *w, uint32_t r0, uint32_t r1)
@@ -265,23 +194,6 @@ static void gemv_grouped(float *y, size_t y_stride, const float *x, size_t x_str
             tiles[w->fmt][n](y + t * y_stride, y_stride, x + t * x_stride, x_stride, w, r,
                              min_u32(r1 - r, TILE_ROWS));
         }
-}
-
-static void gemv_f32(float *y, size_t y_stride, const float *x, size_t x_stride, uint32_t T,
-                     const struct tensor *w, uint32_t r0, uint32_t r1)
-{
-    const float *rows = (const float *)(const void *)w->data;
-    size_t stride = w->row_bytes / sizeof(float);
-    uint32_t r = r0;
-
-    for (; r + 4 <= r1; r += 4)
-        for (uint32_t t = 0; t < T; t++)
-            lanes_dots(y + t * y_stride + r, x + t * x_stride, rows + r * stride, stride, 4,
-                       w->cols);
-    for (; r < r1; r++)
-        for (uint32_t t = 0; t < T; t++)
-            lanes_dots(y + t * y_stride + r, x + t * x_stride, rows + r * stride, stride, 1,
-                       w->cols);
 }
 
 static void gemv(float *y, size_t y_stride, const float *x, size_t x_stride, uint32_t T,

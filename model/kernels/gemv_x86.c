@@ -14,7 +14,6 @@
  * different execution units busy, so they take turns.
  */
 #include <immintrin.h>
-#include <stdalign.h>
 #include <string.h>
 
 #include "model/kernels/gemv.h"
@@ -33,6 +32,8 @@ enum {
     TILE_BYTES = 256 << 10,
     AHEAD_BYTES = 8 << 10, /* of a prefetch: what memory has under way, and some more */
 };
+
+#include "model/kernels/gemv_tile.h"
 
 /* The words of a Q4G or Q3G group, lanes [part * VEC, ...); step j is a field of each. A field is
  * its code plus half of what it can hold. */
@@ -187,16 +188,6 @@ INLINE void widen(float *s, const uint16_t *half, uint32_t n)
 #endif
 }
 
-struct tile { /* n rows of a weight, a block of vectors, a chunk of groups */
-    const uint8_t *data;
-    const uint16_t *scale;
-    size_t row_bytes, scales; /* strides between rows */
-    const float *x;
-    size_t x_stride; /* between vectors */
-    uint32_t n_groups;
-    size_t ahead; /* bytes from a group to one that is prefetched: whole blocks of rows */
-};
-
 /* acc[R][T][LANES] of rows [r, r + R), R and T constants. */
 INLINE void block(const int fmt, float *acc, const struct tile *c, uint32_t r, const unsigned R,
                   const unsigned T)
@@ -258,71 +249,13 @@ INLINE void block(const int fmt, float *acc, const struct tile *c, uint32_t r, c
     }
 }
 
-/* Rows [r0, r0 + n), n <= TILE_ROWS, and T <= VECTORS vectors, T a constant. */
-INLINE void tile(const int fmt, float *y, size_t y_stride, const float *x, size_t x_stride,
-                 const struct tensor *w, uint32_t r0, uint32_t n, const unsigned T)
-{
-    const unsigned R = T == 1 ? ROWS : ROWS_MANY;
-    const uint32_t chunk = CHUNK_GROUPS / T;
-    const size_t block_bytes = R * w->row_bytes;
-    alignas(64) float steps[CHUNK_GROUPS * FORMAT_GROUP];
-    alignas(64) float acc[TILE_ROWS * VECTORS * LANES];
-    uint32_t r;
-
-    memset(acc, 0, (size_t)n * T * LANES * sizeof(float));
-    for (uint32_t g0 = 0; g0 < w->groups; g0 += chunk) {
-        struct tile c = {.data = w->data + r0 * w->row_bytes + g0 * group_bytes(fmt),
-                         .scale = w->scale + (size_t)r0 * w->groups + g0,
-                         .row_bytes = w->row_bytes,
-                         .scales = w->groups,
-                         .x = x + (size_t)g0 * FORMAT_GROUP,
-                         .x_stride = x_stride,
-                         .n_groups = min_u32(w->groups - g0, chunk),
-                         .ahead = (AHEAD_BYTES + block_bytes - 1) / block_bytes * block_bytes};
-
-        if (fmt != FMT_Q8G) {
-            for (unsigned t = 0; t < T; t++)
-                for (uint32_t g = 0; g < c.n_groups; g++)
-                    to_steps(steps + (t * chunk + g) * FORMAT_GROUP,
-                             c.x + t * x_stride + (size_t)g * FORMAT_GROUP);
-            c.x = steps;
-            c.x_stride = chunk * FORMAT_GROUP;
-        }
-        for (r = 0; r + R <= n; r += R)
-            block(fmt, acc + (size_t)r * T * LANES, &c, r, R, T);
-        for (; r < n; r++)
-            block(fmt, acc + (size_t)r * T * LANES, &c, r, 1, T);
-    }
-    for (unsigned t = 0; t < T; t++) {
-        for (r = 0; r + 4 <= n; r += 4)
-            _mm_storeu_ps(y + t * y_stride + r0 + r,
-                          fold_four(acc + (r * T + t) * LANES, T * LANES));
-        for (; r < n; r++)
-            y[t * y_stride + r0 + r] = fold16(acc + ((size_t)r * T + t) * LANES);
-    }
-}
-
-typedef void tile_fn(float *y, size_t y_stride, const float *x, size_t x_stride,
-                     const struct tensor *w, uint32_t r0, uint32_t n);
-
-#define TILE(fmt, T)                                                                               \
-    static void tile_##fmt##_##T(float *y, size_t y_stride, const float *x, size_t x_stride,       \
-                                 const struct tensor *w, uint32_t r0, uint32_t n)                  \
-    {                                                                                              \
-        tile(FMT_##fmt, y, y_stride, x, x_stride, w, r0, n, T);                                    \
-    }
 #if defined(__AVX512F__)
-#define EACH(X, fmt) X(fmt, 1) X(fmt, 2) X(fmt, 3) X(fmt, 4)
+#define UP_TO_VECTORS UP_TO_4
 #else
-#define EACH(X, fmt) X(fmt, 1) X(fmt, 2) X(fmt, 3) X(fmt, 4) X(fmt, 5) X(fmt, 6) X(fmt, 7) X(fmt, 8)
+#define UP_TO_VECTORS UP_TO_8
 #endif
-EACH(TILE, Q8G)
-EACH(TILE, Q4G)
-EACH(TILE, Q3G)
-
-#define ENTRY(fmt, T) [T] = tile_##fmt##_##T,
-static tile_fn *const tiles[][VECTORS + 1] = {
-    [FMT_Q8G] = {EACH(ENTRY, Q8G)}, [FMT_Q4G] = {EACH(ENTRY, Q4G)}, [FMT_Q3G] = {EACH(ENTRY, Q3G)}};
+TILES(UP_TO_VECTORS)
+static tile_fn *const tiles[][VECTORS + 1] = TILE_TABLE(UP_TO_VECTORS);
 
 static void gemv_grouped(float *y, size_t y_stride, const float *x, size_t x_stride, uint32_t T,
                          const struct tensor *w, uint32_t r0, uint32_t r1)

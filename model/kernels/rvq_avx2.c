@@ -6,6 +6,7 @@
  * all is T_(x / 16). 256 entries are four such chains, looked up with the same four indices; bits 6
  * and 7 choose. */
 #include "model/kernels/rvq_avx2.h"
+#include "model/kernels/rvq_prepare.h"
 
 enum { CHAIN = 4, AHEAD = 4 << 10 /* bytes */ };
 
@@ -29,7 +30,6 @@ INLINE void load_transposed(__m256 *out, const float *codebook, uint32_t n)
     }
 }
 
-/* table[stage][position][plane_bytes] of n positions; returns the largest magnitude's bits. */
 static uint32_t build(float *table, const float *x, const float *codebook,
                       const struct rvq_shape *shape, uint32_t n)
 {
@@ -81,8 +81,6 @@ INLINE void store_chained(uint8_t *to, __m256i bytes, __m256i *before, bool firs
     *before = bytes;
 }
 
-/* The codes of one stage of one position. No clamp: |value * inv| < Q + 0.5, for inv is Q / max
- * rounded once and the product once more. */
 INLINE void store_codes(uint8_t *to, const float *table, float inv, uint32_t plane,
                         const unsigned planes)
 {
@@ -103,33 +101,6 @@ INLINE void store_codes(uint8_t *to, const float *table, float inv, uint32_t pla
         store_chained(to + c, pack(u), &before[0], first);
         if (planes == 2)
             store_chained(to + plane + c, pack(low), &before[1], first);
-    }
-}
-
-INLINE void prepare_codes(void *prepared, const float *x, const float *codebook,
-                          const struct rvq_shape *shape, uint32_t p0, uint32_t p1,
-                          const unsigned planes)
-{
-    const float q = planes == 2 ? 32767 : 127;
-    const uint32_t plane = (uint32_t)plane_bytes(shape);
-    alignas(64) float table[STAGES * BLOCK * ENTRIES];
-    float *scale = prepared;
-    uint8_t *to =
-        (uint8_t *)prepared + codes_offset(shape) + (size_t)p0 * shape->stages * planes * plane;
-
-    for (uint32_t p = p0; p < p1; p += BLOCK) {
-        uint32_t n = min_u32(p1 - p, BLOCK);
-        uint32_t bits = build(table, x + p * DIM, codebook, shape, n);
-        float amax = bits_to_f32(bits);
-        bool plain = bits < 0x7f800000u && amax >= 0x1p-100f;
-
-        if (!plain) /* codes 0 */
-            memset(table, 0, sizeof(table));
-        scale[p / BLOCK] = plain ? amax / q : bits < 0x7f800000u ? 0.0f : bits_to_f32(0x7fc00000u);
-        for (uint32_t i = 0; i < n; i++)
-            for (uint32_t s = 0; s < shape->stages; s++, to += planes * plane)
-                store_codes(to, table + (s * BLOCK + i) * plane, plain ? q / amax : 0, plane,
-                            planes);
     }
 }
 

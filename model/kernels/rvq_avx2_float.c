@@ -6,9 +6,8 @@
  * in registers over some positions.
  */
 #include <immintrin.h>
-#include <stdalign.h>
 
-#include "model/kernels/rvq.h"
+#include "model/kernels/rvq_direct.h"
 
 enum {
     FOUR = 4,          /* rows whose indices are loaded together */
@@ -20,6 +19,8 @@ enum {
     AHEAD = 2048,  /* bytes between what is fetched and what is used; of direct, which reads a row
                     * block to its end, three times that */
 };
+
+#include "model/kernels/rvq_f32.h"
 
 /* The cells of four rows, stride bytes each: the first 8 bytes and the last. */
 struct four {
@@ -63,12 +64,6 @@ INLINE __m128 four_floats(const float *table, struct four f, const uint32_t stri
     v = _mm_insert_ps(v, _mm_load_ss(table + four_entry(f, stride, packed, 2, s, 0)), 0x20);
     return _mm_insert_ps(v, _mm_load_ss(table + four_entry(f, stride, packed, 3, s, 0)), 0x30);
 }
-
-struct tile {
-    const float *table;
-    const uint8_t *cell; /* of the first row */
-    uint32_t positions, stages, entries;
-};
 
 /* Adds a tile to TOGETHER_F32 rows. */
 INLINE void f32_rows(float *acc, struct tile t, const uint32_t stages, const bool packed)
@@ -127,7 +122,7 @@ INLINE void f32_block(float *acc, struct tile t, uint32_t n, const uint32_t stag
         acc[r] = f32_row(acc[r], t, stages, packed);
 }
 
-static void f32_tile(float *acc, const struct tile *t, uint32_t n, const struct rvq_shape *shape)
+static void add_tile(float *acc, const struct tile *t, uint32_t n, const struct rvq_shape *shape)
 {
     if (is_packed(shape))
         f32_block(acc, *t, n, 4, true);
@@ -137,36 +132,6 @@ static void f32_tile(float *acc, const struct tile *t, uint32_t n, const struct 
         f32_block(acc, *t, n, 2, false);
     else
         f32_block(acc, *t, n, shape->stages, false);
-}
-
-/* acc of n rows that begin at `index`, GROUP row blocks at most. */
-static void f32_group(float *acc, const float *tables, const uint8_t *index,
-                      const struct rvq_shape *shape, uint32_t n)
-{
-    struct tile t = {.stages = shape->stages, .entries = shape->entries};
-
-    for (uint32_t p = 0; p < positions(shape); p += AT_ONCE) {
-        t.table = tables + (size_t)p * shape->stages * shape->entries;
-        t.positions = min_u32(positions(shape) - p, AT_ONCE);
-        for (uint32_t r = 0; r < n; r += ROWS) {
-            t.cell = index + r / ROWS * block_bytes(shape) + (size_t)p * ROWS * shape->cell_bytes;
-            f32_tile(acc + r, &t, min_u32(n - r, ROWS), shape);
-        }
-    }
-}
-
-/* Prepared by rvq_c.c: [position][stage][entry]. */
-static void rows_f32(float *y, const void *prepared, const uint8_t *index, const uint16_t *scale,
-                     const struct rvq_shape *shape, uint32_t r0, uint32_t r1)
-{
-    for (uint32_t r = r0; r < r1; r += GROUP * ROWS) {
-        uint32_t n = min_u32(r1 - r, GROUP * ROWS);
-        float acc[GROUP * ROWS] = {0};
-
-        f32_group(acc, prepared, index + r / ROWS * block_bytes(shape), shape, n);
-        for (uint32_t i = 0; i < n; i++)
-            y[r + i] = acc[i] * half_to_f32(scale[r + i]);
-    }
 }
 
 /* The components of an entry that lies `bytes` into a stage's codebook. */
@@ -244,32 +209,6 @@ INLINE void direct_block(float *acc, const float *x, const float *codebook, cons
         for (; r < n; r++)
             direct_row(acc + r * DIM, x + p * DIM, codebook, cell + r * stride, m, shape, stages,
                        packed);
-    }
-}
-
-/* Prepared by rvq_c.c: the codebook's address in a line of its own, then x. */
-static void rows_direct(float *y, const void *prepared, const uint8_t *index, const uint16_t *scale,
-                        const struct rvq_shape *shape, uint32_t r0, uint32_t r1)
-{
-    const float *x = (const float *)(const void *)((const char *)prepared + LINE);
-    const float *codebook;
-
-    memcpy(&codebook, prepared, sizeof(codebook));
-    for (uint32_t r = r0; r < r1; r += ROWS) {
-        const uint8_t *at = index + r / ROWS * block_bytes(shape);
-        uint32_t n = min_u32(r1 - r, ROWS);
-        alignas(32) float acc[ROWS * DIM] = {0};
-
-        if (is_packed(shape))
-            direct_block(acc, x, codebook, at, n, shape, 4, true);
-        else if (shape->stages == 3)
-            direct_block(acc, x, codebook, at, n, shape, 3, false);
-        else if (shape->stages == 2)
-            direct_block(acc, x, codebook, at, n, shape, 2, false);
-        else
-            direct_block(acc, x, codebook, at, n, shape, shape->stages, false);
-        for (uint32_t i = 0; i < n; i++)
-            y[r + i] = fold8(acc + i * DIM) * half_to_f32(scale[r + i]);
     }
 }
 

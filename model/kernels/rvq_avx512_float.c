@@ -11,11 +11,7 @@ enum {
     AHEAD = 4096, /* bytes between what is fetched and what is used */
 };
 
-struct tile {
-    const float *table;
-    const uint8_t *cell;
-    uint32_t positions, stages, entries;
-};
+#include "model/kernels/rvq_f32.h"
 
 /* Lanes of a where the bit is clear, of b where it is set. */
 INLINE __m512 choose(__m512i x, int bit, __m512 a, __m512 b)
@@ -72,8 +68,8 @@ INLINE void unpack(uint8_t *entry, const uint8_t *cell, const uint32_t stages, c
 }
 
 /* Adds a tile to a row block. */
-INLINE void add_tile(float *acc, struct tile t, const uint32_t stages, const bool packed,
-                     const uint32_t entries, const unsigned slices)
+INLINE void add_whole(float *acc, struct tile t, const uint32_t stages, const bool packed,
+                      const uint32_t entries, const unsigned slices)
 {
     const uint32_t cell_bytes = ROWS * (packed ? 3 : stages);
 
@@ -98,48 +94,21 @@ INLINE void add_tile(float *acc, struct tile t, const uint32_t stages, const boo
     }
 }
 
-static void add_tile_of(float *acc, const struct tile *t, bool packed)
+static void add_tile(float *acc, const struct tile *t, uint32_t n, const struct rvq_shape *shape)
 {
+    const bool packed = is_packed(shape);
+
+    (void)n;
     if (packed && t->entries == 64)
-        add_tile(acc, *t, 4, true, 64, 2);
+        add_whole(acc, *t, 4, true, 64, 2);
     else if (packed)
-        add_tile(acc, *t, 4, true, t->entries, 2);
+        add_whole(acc, *t, 4, true, t->entries, 2);
     else if (t->stages == 3 && t->entries == ENTRIES)
-        add_tile(acc, *t, 3, false, ENTRIES, SLICES);
+        add_whole(acc, *t, 3, false, ENTRIES, SLICES);
     else if (t->stages == 2 && t->entries == ENTRIES)
-        add_tile(acc, *t, 2, false, ENTRIES, SLICES);
+        add_whole(acc, *t, 2, false, ENTRIES, SLICES);
     else
-        add_tile(acc, *t, t->stages, false, t->entries, SLICES);
-}
-
-/* acc of n rows that begin at `index`, GROUP row blocks at most. */
-static void group_sums(float *acc, const float *tables, const uint8_t *index,
-                       const struct rvq_shape *shape, uint32_t n)
-{
-    struct tile t = {.stages = shape->stages, .entries = shape->entries};
-
-    for (uint32_t p = 0; p < positions(shape); p += AT_ONCE) {
-        t.table = tables + (size_t)p * shape->stages * shape->entries;
-        t.positions = min_u32(positions(shape) - p, AT_ONCE);
-        for (uint32_t r = 0; r < n; r += ROWS) {
-            t.cell = index + r / ROWS * block_bytes(shape) + (size_t)p * ROWS * shape->cell_bytes;
-            add_tile_of(acc + r, &t, is_packed(shape));
-        }
-    }
-}
-
-/* Prepared by rvq_c.c: [position][stage][entry]. */
-static void rows_f32(float *y, const void *prepared, const uint8_t *index, const uint16_t *scale,
-                     const struct rvq_shape *shape, uint32_t r0, uint32_t r1)
-{
-    for (uint32_t r = r0; r < r1; r += GROUP * ROWS) {
-        uint32_t n = min_u32(r1 - r, GROUP * ROWS);
-        alignas(64) float acc[GROUP * ROWS] = {0};
-
-        group_sums(acc, prepared, index + r / ROWS * block_bytes(shape), shape, n);
-        for (uint32_t i = 0; i < n; i++)
-            y[r + i] = acc[i] * half_to_f32(scale[r + i]);
-    }
+        add_whole(acc, *t, t->stages, false, t->entries, SLICES);
 }
 
 void rvq_by_hand_avx512_float(struct kernels *k)

@@ -2,13 +2,13 @@
  *
  * tbl looks up among 64 bytes, four registers, and gives 0 where an index is beyond them; tbx
  * leaves there what it finds. So an index x meets the pieces of a table of 256 as x, x - 64, x -
- * 128 and x - 192, modulo 256: one piece answers. Bytes are widened as they are added, and rows stay
- * in order. A block of positions is done plane by plane, and a table piece by piece: a piece, the
- * indices of a row block and its sums fit into 32 registers. */
+ * 128 and x - 192, modulo 256: one piece answers. Bytes are widened as they are added, and rows
+ * stay in order. A block of positions is done plane by plane, and a table piece by piece: a piece,
+ * the indices of a row block and its sums fit into 32 registers. */
 #include <arm_neon.h>
-#include <stdalign.h>
 
-#include "model/kernels/rvq.h"
+#include "model/kernels/rvq_direct.h"
+#include "model/kernels/rvq_prepare.h"
 
 enum {
     TOGETHER = 8, /* rows of `direct` */
@@ -73,32 +73,6 @@ INLINE void direct_block(float *acc, const float *x, const float *codebook, cons
     }
 }
 
-/* Prepared by rvq_c.c: the codebook's address in a line of its own, then x. */
-static void rows_direct(float *y, const void *prepared, const uint8_t *index, const uint16_t *scale,
-                        const struct rvq_shape *shape, uint32_t r0, uint32_t r1)
-{
-    const float *x = (const float *)(const void *)((const char *)prepared + LINE);
-    const float *codebook;
-
-    memcpy(&codebook, prepared, sizeof(codebook));
-    for (uint32_t r = r0; r < r1; r += ROWS) {
-        const uint8_t *at = index + r / ROWS * block_bytes(shape);
-        uint32_t n = min_u32(r1 - r, ROWS);
-        float acc[ROWS * DIM] = {0};
-
-        if (is_packed(shape))
-            direct_block(acc, x, codebook, at, n, shape, 4, true);
-        else if (shape->stages == 3)
-            direct_block(acc, x, codebook, at, n, shape, 3, false);
-        else if (shape->stages == 2)
-            direct_block(acc, x, codebook, at, n, shape, 2, false);
-        else
-            direct_block(acc, x, codebook, at, n, shape, shape->stages, false);
-        for (uint32_t i = 0; i < n; i++)
-            y[r + i] = fold8(acc + i * DIM) * half_to_f32(scale[r + i]);
-    }
-}
-
 /* out[half][d]: component d of entries 4 * half ... 4 * half + 3; entries beyond n are zero. */
 INLINE void load_transposed(float32x4_t out[2][DIM], const float *codebook, uint32_t n)
 {
@@ -119,7 +93,6 @@ INLINE void load_transposed(float32x4_t out[2][DIM], const float *codebook, uint
     }
 }
 
-/* table[stage][position][plane_bytes] of n positions; returns the largest magnitude's bits. */
 static uint32_t build(float *table, const float *x, const float *codebook,
                       const struct rvq_shape *shape, uint32_t n)
 {
@@ -147,8 +120,7 @@ static uint32_t build(float *table, const float *x, const float *codebook,
     return vmaxvq_u32(max);
 }
 
-/* Codes of 8 table values, made unsigned. No clamp: |value * inv| < Q + 0.5, for inv is Q / max
- * rounded once and the product once more. */
+/* Codes of 8 table values, made unsigned. */
 INLINE uint16x8_t codes_of(const float *table, float inv, int32_t bias)
 {
     int32x4_t u[2];
@@ -160,7 +132,6 @@ INLINE uint16x8_t codes_of(const float *table, float inv, int32_t bias)
         vuzp1q_s16(vreinterpretq_s16_s32(u[0]), vreinterpretq_s16_s32(u[1])));
 }
 
-/* The codes of one stage of one position. */
 INLINE void store_codes(uint8_t *to, const float *table, float inv, uint32_t plane,
                         const unsigned planes)
 {
@@ -172,33 +143,6 @@ INLINE void store_codes(uint8_t *to, const float *table, float inv, uint32_t pla
         vst1q_u8(to + c, planes == 2 ? vuzp2q_u8(a, b) : vuzp1q_u8(a, b));
         if (planes == 2)
             vst1q_u8(to + plane + c, vuzp1q_u8(a, b));
-    }
-}
-
-INLINE void prepare_bytes(void *prepared, const float *x, const float *codebook,
-                          const struct rvq_shape *shape, uint32_t p0, uint32_t p1,
-                          const unsigned planes)
-{
-    const float q = planes == 2 ? 32767 : 127;
-    const uint32_t plane = (uint32_t)plane_bytes(shape);
-    alignas(64) float table[STAGES * BLOCK * ENTRIES];
-    float *scale = prepared;
-    uint8_t *to =
-        (uint8_t *)prepared + codes_offset(shape) + (size_t)p0 * shape->stages * planes * plane;
-
-    for (uint32_t p = p0; p < p1; p += BLOCK) {
-        uint32_t n = min_u32(p1 - p, BLOCK);
-        uint32_t bits = build(table, x + p * DIM, codebook, shape, n);
-        float amax = bits_to_f32(bits);
-        bool plain = bits < 0x7f800000u && amax >= 0x1p-100f;
-
-        if (!plain) /* codes 0 */
-            memset(table, 0, sizeof(table));
-        scale[p / BLOCK] = plain ? amax / q : bits < 0x7f800000u ? 0.0f : bits_to_f32(0x7fc00000u);
-        for (uint32_t i = 0; i < n; i++)
-            for (uint32_t s = 0; s < shape->stages; s++, to += planes * plane)
-                store_codes(to, table + (s * BLOCK + i) * plane, plain ? q / amax : 0, plane,
-                            planes);
     }
 }
 
@@ -345,7 +289,7 @@ INLINE void block_rows(float *acc, const void *prepared, const uint8_t *cell,
     }
 }
 
-INLINE void rows_bytes(float *y, const void *prepared, const uint8_t *index, const uint16_t *scale,
+INLINE void rows_codes(float *y, const void *prepared, const uint8_t *index, const uint16_t *scale,
                        const struct rvq_shape *shape, uint32_t r0, uint32_t r1,
                        const unsigned planes)
 {
@@ -369,39 +313,10 @@ INLINE void rows_bytes(float *y, const void *prepared, const uint8_t *index, con
     }
 }
 
-static size_t prepared_bytes_i16(const struct rvq_shape *s)
-{
-    return byte_tables_bytes(s, 2);
-}
-
-static void prepare_i16(void *prepared, const float *x, const float *codebook,
-                        const struct rvq_shape *shape, uint32_t p0, uint32_t p1)
-{
-    prepare_bytes(prepared, x, codebook, shape, p0, p1, 2);
-}
-
-static void rows_i16(float *y, const void *prepared, const uint8_t *index, const uint16_t *scale,
-                     const struct rvq_shape *shape, uint32_t r0, uint32_t r1)
-{
-    rows_bytes(y, prepared, index, scale, shape, r0, r1, 2);
-}
-
-static size_t prepared_bytes_i8(const struct rvq_shape *s)
-{
-    return byte_tables_bytes(s, 1);
-}
-
-static void prepare_i8(void *prepared, const float *x, const float *codebook,
-                       const struct rvq_shape *shape, uint32_t p0, uint32_t p1)
-{
-    prepare_bytes(prepared, x, codebook, shape, p0, p1, 1);
-}
-
-static void rows_i8(float *y, const void *prepared, const uint8_t *index, const uint16_t *scale,
-                    const struct rvq_shape *shape, uint32_t r0, uint32_t r1)
-{
-    rows_bytes(y, prepared, index, scale, shape, r0, r1, 1);
-}
+PREPARE_CODES(i16, byte_tables_bytes, 2)
+ROWS_CODES(i16, 2)
+PREPARE_CODES(i8, byte_tables_bytes, 1)
+ROWS_CODES(i8, 1)
 
 /* Tables of f32 are looked up one by one: NEON has no gather, and rvq_c.c stays. */
 void rvq_fill_neon(struct kernels *k)

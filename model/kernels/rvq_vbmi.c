@@ -138,16 +138,14 @@ LOOK_UPS(nx64, 1, CELLS_ANY)
 /* [planes - 1][several row blocks] */
 static look_up_fn *const (*look_ups_of(const struct rvq_shape *s))[2]
 {
-    static look_up_fn *const packed[2][2] = LOOK_UPS_OF(packed);
-    static look_up_fn *const by_stages[3][2][2][2] = {
-        {LOOK_UPS_OF(nx64), LOOK_UPS_OF(nx256)},
-        {LOOK_UPS_OF(2x64), LOOK_UPS_OF(2x256)},
-        {LOOK_UPS_OF(3x64), LOOK_UPS_OF(3x256)},
+    static look_up_fn *const fn[][2][2][2] = {
+        [CELLS_3] = {LOOK_UPS_OF(3x64), LOOK_UPS_OF(3x256)},
+        [CELLS_2] = {LOOK_UPS_OF(2x64), LOOK_UPS_OF(2x256)},
+        [CELLS_PACKED] = {LOOK_UPS_OF(packed)}, /* 64 entries at most */
+        [CELLS_ANY] = {LOOK_UPS_OF(nx64), LOOK_UPS_OF(nx256)},
     };
 
-    if (is_packed(s))
-        return packed;
-    return by_stages[s->stages == 3 ? 2 : s->stages == 2 ? 1 : 0][plane_bytes(s) > 64];
+    return fn[cells_of(s)][plane_bytes(s) > 64];
 }
 
 /* y[0 ... n) of a row block in its order. */

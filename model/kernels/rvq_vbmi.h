@@ -115,6 +115,14 @@ INLINE void entries_of(__m512i *e, const uint8_t *cell, uint32_t stages, const e
     }
 }
 
+INLINE enum cells cells_of(const struct rvq_shape *s)
+{
+    return is_packed(s)     ? CELLS_PACKED
+           : s->stages == 3 ? CELLS_3
+           : s->stages == 2 ? CELLS_2
+                            : CELLS_ANY;
+}
+
 INLINE uint32_t stages_of(uint32_t stages, const enum cells cells)
 {
     return cells == CELLS_3 ? 3 : cells == CELLS_2 ? 2 : cells == CELLS_PACKED ? 4 : stages;

@@ -118,16 +118,14 @@ ADD_TILES(nx64, 1, CELLS_ANY)
 /* [TOGETHER row blocks, or one] */
 static add_tile_fn *const *add_tiles_of(const struct rvq_shape *s)
 {
-    static add_tile_fn *const packed[2] = ADD_TILES_OF(packed);
-    static add_tile_fn *const by_stages[3][2][2] = {
-        {ADD_TILES_OF(nx64), ADD_TILES_OF(nx256)},
-        {ADD_TILES_OF(2x64), ADD_TILES_OF(2x256)},
-        {ADD_TILES_OF(3x64), ADD_TILES_OF(3x256)},
+    static add_tile_fn *const fn[][2][2] = {
+        [CELLS_3] = {ADD_TILES_OF(3x64), ADD_TILES_OF(3x256)},
+        [CELLS_2] = {ADD_TILES_OF(2x64), ADD_TILES_OF(2x256)},
+        [CELLS_PACKED] = {ADD_TILES_OF(packed)}, /* 64 entries at most */
+        [CELLS_ANY] = {ADD_TILES_OF(nx64), ADD_TILES_OF(nx256)},
     };
 
-    if (is_packed(s))
-        return packed;
-    return by_stages[s->stages == 3 ? 2 : s->stages == 2 ? 1 : 0][plane_bytes(s) > 64];
+    return fn[cells_of(s)][plane_bytes(s) > 64];
 }
 
 /* acc of the n row blocks that begin at `index`. */
