@@ -259,12 +259,12 @@ class Scheduler:
             self.ctx = self.open_context()
             self.prefixes = Prefixes(self.ctx, *self.states, self.log)
             slots = [Slot(s) for s in self.ctx.sessions(self.n_sessions)]
+            self.items = (engine.Item * len(slots))()
+            self._publish()
         except Exception as e:  # pylint: disable=broad-except  # whatever it was, it is told
             self.failure = e
             self.phase = FAILED  # last: whoever sees it asks why
             return
-        self.items = (engine.Item * len(slots))()
-        self._publish()
         with self.lock:
             self.slots = slots
             self.phase = READY if not self.closing else DRAINING
