@@ -788,7 +788,8 @@ static const struct inside *inside_of(struct grammar_match *m, const struct spot
     want.key = l->kind == LEAF_KEY;
     for (uint32_t i = 0; i < m->n_inside; i++)
         if (m->inside[i].dfa == want.dfa && m->inside[i].state == want.state &&
-            m->inside[i].need == want.need && m->inside[i].room == want.room)
+            m->inside[i].need == want.need && m->inside[i].room == want.room &&
+            m->inside[i].key == want.key)
             return &m->inside[i];
     if (m->n_inside == CACHE_ENTRIES || m->cache_bytes > 2 * (size_t)CACHE_BYTES)
         inside_clear(m);
