@@ -1,6 +1,5 @@
 #include "model/json_schema.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
