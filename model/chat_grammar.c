@@ -186,7 +186,7 @@ static int arguments_schema(struct rules *tried, struct prompt *p, const struct 
 
 static void put(struct buf *b, const char *text)
 {
-    buf_put(b, text, strlen(text));
+    buf_str(b, str_of(text));
 }
 
 /* Bytes as a literal; anything that could end or change one in hexadecimal. */

@@ -761,7 +761,7 @@ static uint32_t attribute_text(struct reader *s, const char *name)
     struct buf b = {0};
     uint32_t expr = 0;
 
-    buf_attribute(&b, (struct str){name, strlen(name)});
+    buf_attribute(&b, str_of(name));
     if (b.failed)
         err_set(&s->r->failed, ERR_NOMEM, "schema");
     else

@@ -106,8 +106,7 @@ int node_get_flag(bool *out, const struct node *object, const char *key, const c
 
 bool node_is_text(const struct node *node, const char *text)
 {
-    return node && node->type == NODE_STRING &&
-           str_is(node->text, (struct str){text, strlen(text)});
+    return node && node->type == NODE_STRING && str_is(node->text, str_of(text));
 }
 
 const char *node_type_name(const struct node *node)
