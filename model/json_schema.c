@@ -824,19 +824,21 @@ static int disjoint(struct reader *s, const json_t *a, const json_t *b, bool *ye
     return 0;
 }
 
-static int keywords_check(struct reader *s, const json_t *schema)
+/* step: from the schema at hand to this one, with its point; "": it is that one. */
+static int keywords_check(struct reader *s, const json_t *schema, const char *step)
 {
     const char *key;
     json_t *value;
 
     json_object_foreach((json_t *)schema, key, value)
     {
-        char name[100];
+        char name[100], where[160];
 
-        if (!schema_keyword(key))
-            return schema_refuse(&s->doc, ERR_UNSUPPORTED,
-                                 json_printable(name, sizeof(name), key, strlen(key)),
-                                 "this keyword is not understood");
+        if (schema_keyword(key))
+            continue;
+        snprintf(where, sizeof(where), "%s%s", step,
+                 json_printable(name, sizeof(name), key, strlen(key)));
+        return schema_refuse(&s->doc, ERR_UNSUPPORTED, where, "this keyword is not understood");
     }
     return 0;
 }
@@ -883,6 +885,10 @@ static int alternatives(struct reader *s, const json_t *schema, const char *key,
             rc = s->doc.e->code;
         else
             kid[i] = value_in(s, alt[i], step, form);
+        if (!rc && exactly_one) { /* they are compared before they are compiled */
+            snprintf(step, sizeof(step), "%s.%zu.", key, i);
+            rc = keywords_check(s, alt[i], step);
+        }
     }
     for (size_t i = 0; exactly_one && !rc && i < n; i++)
         for (size_t k = 0; !rc && k < i; k++) {
@@ -921,7 +927,7 @@ static int schema_value(struct reader *s, const json_t *schema, enum form form, 
         if (!json_is_object(schema))
             return err_set(s->doc.e, ERR_FORMAT,
                            "schema: %s: a schema must be an object, true or false", s->doc.path);
-        if (keywords_check(s, schema))
+        if (keywords_check(s, schema, ""))
             return s->doc.e->code;
         if (++chain > SCHEMA_CHAIN_MAX)
             return err_set(s->doc.e, ERR_LIMIT,
