@@ -310,6 +310,23 @@ static const json_t *const_as_enum(struct schemas *s, const json_t *a)
     return x;
 }
 
+/* nullable as one type more, for the same reason. */
+static const json_t *nullable_as_type(struct schemas *s, const json_t *a)
+{
+    json_t *type = json_object_get(a, "type"), *nullable = json_object_get(a, "nullable"), *x;
+
+    if (!nullable)
+        return a;
+    x = schema_without(s, a, "nullable");
+    if (!x || !type || !json_is_true(nullable))
+        return x;
+    type = json_is_array(type) ? json_copy(type) : json_pack("[O]", type);
+    if (type)
+        json_array_append_new(type, json_string("null"));
+    json_object_set_new(x, "type", type);
+    return x;
+}
+
 json_t *schema_merge(struct schemas *s, const json_t *a, const json_t *b, unsigned depth)
 {
     const char *key;
@@ -329,8 +346,8 @@ json_t *schema_merge(struct schemas *s, const json_t *a, const json_t *b, unsign
         err_set(s->e, ERR_FORMAT, "schema: %s: a schema must be an object, true or false", s->path);
         return NULL;
     }
-    a = const_as_enum(s, a);
-    b = a ? const_as_enum(s, b) : NULL;
+    a = nullable_as_type(s, const_as_enum(s, a));
+    b = a ? nullable_as_type(s, const_as_enum(s, b)) : NULL;
     x = b ? schema_keep(s, json_copy((json_t *)a)) : NULL;
     if (!x)
         return NULL;
