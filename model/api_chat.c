@@ -43,7 +43,7 @@ static int rules_of(struct thinking_rules *rules, const waste_chat_opts *given, 
     rules->lenient = o.lenient_effort != 0;
     rules->effort = "low";
     if (o.effort)
-        rules->effort = effort_of((struct str){o.effort, strlen(o.effort)}, rules->lenient);
+        rules->effort = effort_of(str_of(o.effort), rules->lenient);
     if (!rules->effort)
         return err_set(e, ERR_ARG,
                        "waste_chat_opts.effort: \"%.32s\" is none of low, high, max, none",
@@ -152,7 +152,7 @@ void waste_constraint_init(waste_constraint *c)
 
 static struct str text_of(const char *text)
 {
-    return (struct str){text, text ? strlen(text) : 0};
+    return text ? str_of(text) : (struct str){0};
 }
 
 waste_status waste_prompt_grammar(waste_prompt *p, const waste_constraint *given, const char **text,

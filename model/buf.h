@@ -15,6 +15,11 @@ struct str { /* counted and borrowed; NUL is an ordinary byte */
 
 #define STR(literal) ((struct str){literal, sizeof(literal) - 1})
 
+static inline struct str str_of(const char *text) /* NUL-terminated */
+{
+    return (struct str){text, strlen(text)};
+}
+
 static inline bool str_is(struct str a, struct str b)
 {
     return a.len == b.len && (!a.len || !memcmp(a.s, b.s, a.len));

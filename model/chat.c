@@ -43,7 +43,7 @@ static const struct chat_turn k2_turns[3] = {
 
 struct str chat_marker_text(enum marker m)
 {
-    return (struct str){marker_texts[m], strlen(marker_texts[m])};
+    return str_of(marker_texts[m]);
 }
 
 /* The first of these that is no control token; N_MARKERS: all are. */

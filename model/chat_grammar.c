@@ -186,7 +186,7 @@ static int arguments_schema(struct rules *tried, struct prompt *p, const struct 
 
 static void put(struct buf *b, const char *text)
 {
-    buf_put(b, text, strlen(text));
+    buf_str(b, str_of(text));
 }
 
 /* Bytes as a literal; anything that could end or change one in hexadecimal. */
@@ -421,20 +421,21 @@ int chat_grammar(struct prompt *p, const struct chat_constraint *k, struct str *
     if (check(p, k, e))
         return e->code;
     *text = (struct str){NULL, 0};
+    b->n = 0;
     if (!asks(p, k))
         return 0;
-    b->n = 0;
     rc = write_all(&w, k);
     rules_release(&w.tried);
-    if (rc)
-        return rc;
     buf_put(b, "", 1);
-    if (b->failed)
-        return err_set(e, ERR_NOMEM, "the grammar of an answer");
-    if (b->n - 1 > GRAMMAR_TEXT_MAX)
-        return err_set(e, ERR_LIMIT,
-                       "tools and response_format: a grammar of %zu bytes, at most %d", b->n - 1,
-                       GRAMMAR_TEXT_MAX);
+    if (!rc && b->failed)
+        rc = err_set(e, ERR_NOMEM, "the grammar of an answer");
+    if (!rc && b->n - 1 > GRAMMAR_TEXT_MAX)
+        rc = err_set(e, ERR_LIMIT, "tools and response_format: a grammar of %zu bytes, at most %d",
+                     b->n - 1, GRAMMAR_TEXT_MAX);
+    if (rc) {
+        b->n = 0; /* a reply is held by a grammar that there is: see reply_open */
+        return rc;
+    }
     *text = (struct str){b->s, b->n - 1};
     return 0;
 }

@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "model/utf8.h"
+
 uint32_t nfa_state(struct nfa *a)
 {
     if (a->n == a->cap) {
@@ -57,35 +59,11 @@ void nfa_release(struct nfa *a)
     *a = (struct nfa){0};
 }
 
-static unsigned utf8_put(uint8_t out[4], uint32_t c)
-{
-    if (c < 0x80) {
-        out[0] = (uint8_t)c;
-        return 1;
-    }
-    if (c < 0x800) {
-        out[0] = (uint8_t)(0xc0 | c >> 6);
-        out[1] = (uint8_t)(0x80 | (c & 0x3f));
-        return 2;
-    }
-    if (c < 0x10000) {
-        out[0] = (uint8_t)(0xe0 | c >> 12);
-        out[1] = (uint8_t)(0x80 | (c >> 6 & 0x3f));
-        out[2] = (uint8_t)(0x80 | (c & 0x3f));
-        return 3;
-    }
-    out[0] = (uint8_t)(0xf0 | c >> 18);
-    out[1] = (uint8_t)(0x80 | (c >> 12 & 0x3f));
-    out[2] = (uint8_t)(0x80 | (c >> 6 & 0x3f));
-    out[3] = (uint8_t)(0x80 | (c & 0x3f));
-    return 4;
-}
-
 /* Characters whose encodings have n bytes: split until all but the last differing byte is whole. */
 static void chars_of_length(struct nfa *a, uint32_t from, uint32_t to, uint32_t lo, uint32_t hi,
                             unsigned n)
 {
-    uint8_t l[4], h[4];
+    char l[UTF8_CHAR_MAX], h[UTF8_CHAR_MAX];
 
     for (unsigned i = 1; i < n; i++) {
         uint32_t mask = ((uint32_t)1 << 6 * i) - 1;
@@ -108,7 +86,7 @@ static void chars_of_length(struct nfa *a, uint32_t from, uint32_t to, uint32_t 
     for (unsigned i = 0; i < n; i++) {
         uint32_t next = i + 1 == n ? to : nfa_state(a);
 
-        nfa_edge(a, from, next, l[i], h[i]);
+        nfa_edge(a, from, next, (uint8_t)l[i], (uint8_t)h[i]);
         from = next;
     }
 }

@@ -6,6 +6,7 @@
 #include "base/json.h"
 #include "model/intern.h"
 #include "model/json_schema.h"
+#include "model/utf8.h"
 
 enum { GROUPS_MAX = 64, NAME_MAX_BYTES = 128, RANGES_MAX = 1024 };
 
@@ -150,13 +151,13 @@ static bool hex_take(struct parser *p, unsigned digits, uint32_t *out)
 static bool char_take(struct parser *p, uint32_t *out, bool *byte)
 {
     static const char names[] = "nrt\\\"[]-^", values[] = "\n\r\t\\\"[]-^";
-    unsigned char c = (unsigned char)*p->at++;
+    unsigned char c = (unsigned char)*p->at;
     const char *x;
-    unsigned more;
+    size_t n;
 
     *byte = false;
     if (c == '\\') {
-        if (p->at == p->end)
+        if (++p->at == p->end)
             return false;
         c = (unsigned char)*p->at++;
         *byte = c == 'x';
@@ -171,14 +172,9 @@ static bool char_take(struct parser *p, uint32_t *out, bool *byte)
         *out = x ? (uint32_t)(unsigned char)values[x - names] : 0;
         return x;
     }
-    more = c < 0x80 ? 0 : c >= 0xf0 ? 3 : c >= 0xe0 ? 2 : 1;
-    *out = more == 0 ? c : c & (0x3f >> more);
-    for (; more; more--) {
-        if (p->at == p->end || ((unsigned char)*p->at & 0xc0) != 0x80)
-            return false;
-        *out = *out << 6 | ((unsigned char)*p->at++ & 0x3f);
-    }
-    return *out <= 0x10ffff && (c < 0x80 || *out >= 0x80);
+    n = utf8_char(p->at, (size_t)(p->end - p->at), out);
+    p->at += n;
+    return n;
 }
 
 static uint32_t literal(struct parser *p)
@@ -198,21 +194,10 @@ static uint32_t literal(struct parser *p)
             refuse(p, "a literal with a line end, or an escape or character that is none");
             break;
         }
-        if (byte || c < 0x80) {
+        if (byte)
             bytes[len++] = (char)c;
-        } else if (c < 0x800) {
-            bytes[len++] = (char)(0xc0 | c >> 6);
-            bytes[len++] = (char)(0x80 | (c & 0x3f));
-        } else {
-            if (c >= 0x10000) {
-                bytes[len++] = (char)(0xf0 | c >> 18);
-                bytes[len++] = (char)(0x80 | (c >> 12 & 0x3f));
-            } else {
-                bytes[len++] = (char)(0xe0 | c >> 12);
-            }
-            bytes[len++] = (char)(0x80 | (c >> 6 & 0x3f));
-            bytes[len++] = (char)(0x80 | (c & 0x3f));
-        }
+        else
+            len += utf8_put(bytes + len, c);
     }
     if (!p->failed && !take(p, "\""))
         refuse(p, "a literal that does not end");

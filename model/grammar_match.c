@@ -59,10 +59,6 @@ struct inside {
     uint32_t n_out;
 };
 
-struct whole { /* the mask of spot_sets' list with the same number */
-    uint64_t *mask;
-};
-
 struct grammar_match {
     const struct grammar *g;
     const struct token_trie *trie;
@@ -95,7 +91,7 @@ struct grammar_match {
 
     struct spots level[TOKEN_BYTES_MAX + 1], step, after_key;
     struct inside *inside;
-    struct whole *whole;
+    uint64_t **whole; /* masks, each of spot_sets' list with the same number */
     uint32_t n_inside, n_whole;
     size_t cap_whole;
     struct intern spot_sets;
@@ -737,7 +733,7 @@ static void caches_clear(struct grammar_match *m)
 {
     inside_clear(m);
     for (uint32_t i = 0; i < m->n_whole; i++)
-        free(m->whole[i].mask);
+        free(m->whole[i]);
     m->n_whole = 0;
     m->cache_bytes = 0;
     intern_clear(&m->spot_sets);
@@ -788,7 +784,8 @@ static const struct inside *inside_of(struct grammar_match *m, const struct spot
     want.key = l->kind == LEAF_KEY;
     for (uint32_t i = 0; i < m->n_inside; i++)
         if (m->inside[i].dfa == want.dfa && m->inside[i].state == want.state &&
-            m->inside[i].need == want.need && m->inside[i].room == want.room)
+            m->inside[i].need == want.need && m->inside[i].room == want.room &&
+            m->inside[i].key == want.key)
             return &m->inside[i];
     if (m->n_inside == CACHE_ENTRIES || m->cache_bytes > 2 * (size_t)CACHE_BYTES)
         inside_clear(m);
@@ -966,12 +963,12 @@ int match_mask(struct grammar_match *m, enum match_place at, const uint64_t **ma
     if (set == INTERN_NONE)
         return no_memory(e);
     if (!fresh) {
-        *mask = m->whole[set].mask;
+        *mask = m->whole[set];
         return 0;
     }
     filled = calloc(m->n_words, sizeof(*filled));
     if (filled && room(m, &m->whole, &m->cap_whole, m->n_whole, sizeof(*m->whole))) {
-        m->whole[m->n_whole++].mask = filled;
+        m->whole[m->n_whole++] = filled;
         m->cache_bytes += m->n_words * sizeof(*filled);
         mask_fill(m, s, filled);
     }

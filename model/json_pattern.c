@@ -4,6 +4,7 @@
 #include "base/json.h"
 #include "model/json_text.h"
 #include "model/rules.h"
+#include "model/utf8.h"
 
 enum { GROUPS_MAX = 40, RANGES_MAX = 512, STATES_MAX = 1 << 14 };
 
@@ -167,14 +168,11 @@ static bool escaped(struct regex *p, bool class, uint32_t *out)
     return c > 0 && strchr("^$\\.*+?()[]{}|/-\"'`~!@#%&=:;,<> ", c);
 }
 
-static uint32_t utf8_char(struct regex *p)
+static uint32_t character(struct regex *p)
 {
-    unsigned char c = (unsigned char)*p->at++;
-    unsigned more = c < 0x80 ? 0 : c >= 0xf0 ? 3 : c >= 0xe0 ? 2 : 1;
-    uint32_t out = more == 0 ? c : c & (0x3fu >> more);
+    uint32_t out = 0;
 
-    for (; more && p->at < p->end; more--) /* valid: the JSON parser has looked */
-        out = out << 6 | ((unsigned char)*p->at++ & 0x3f);
+    p->at += utf8_char(p->at, (size_t)(p->end - p->at), &out); /* the JSON parser has looked */
     return out;
 }
 
@@ -227,7 +225,7 @@ static uint32_t class(struct regex *p)
             if (!escaped(p, true, &x.lo))
                 return refuse(p, ERR_UNSUPPORTED, "an escape in a class that is not understood");
         } else {
-            x.lo = utf8_char(p);
+            x.lo = character(p);
         }
         x.hi = x.lo;
         if (p->at + 1 < p->end && *p->at == '-' && p->at[1] != ']') {
@@ -238,7 +236,7 @@ static uint32_t class(struct regex *p)
                     return refuse(p, ERR_UNSUPPORTED,
                                   "an escape in a class that is not understood");
             } else {
-                x.hi = utf8_char(p);
+                x.hi = character(p);
             }
             if (x.hi < x.lo)
                 return refuse(p, ERR_FORMAT, "a range of a class that ends before it begins");
@@ -313,7 +311,7 @@ static uint32_t atom(struct regex *p)
                           "an escape that is not understood (no \\b, back references, \\p)");
         break;
     default:
-        c = utf8_char(p);
+        c = character(p);
     }
     return json_chars(p, &(struct char_range){c, c}, 1);
 }

@@ -1,6 +1,5 @@
 #include "model/json_schema.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,61 +8,10 @@
 #include "model/buf.h"
 #include "model/intern.h"
 #include "model/json_literal.h"
+#include "model/json_schema_merge.h"
 #include "model/json_text.h"
 
-enum {
-    SCHEMAS_MAX = 1 << 17, /* schemas that are compiled, those that merging makes included */
-    MERGED_MAX = 1 << 20,  /* members of objects that merging makes */
-    CHAIN_MAX = 64,        /* references and alternatives behind each other */
-    PATH_BYTES = 400,
-};
-
-enum type { T_NULL, T_BOOLEAN, T_INTEGER, T_NUMBER, T_STRING, T_ARRAY, T_OBJECT, TYPES };
-static const char *const type_name[TYPES] = {"null",   "boolean", "integer", "number",
-                                             "string", "array",   "object"};
-
-enum use { USE_NOTE, USE_ANY, USE_NUMBER, USE_STRING, USE_ARRAY, USE_OBJECT };
-static const struct keyword {
-    const char *name;
-    enum use use;
-} keywords[] = {
-    {"$schema", USE_NOTE},
-    {"$id", USE_NOTE},
-    {"$comment", USE_NOTE},
-    {"$defs", USE_NOTE},
-    {"definitions", USE_NOTE},
-    {"title", USE_NOTE},
-    {"description", USE_NOTE},
-    {"default", USE_NOTE},
-    {"examples", USE_NOTE},
-    {"deprecated", USE_NOTE},
-    {"readOnly", USE_NOTE},
-    {"writeOnly", USE_NOTE},
-    {"$ref", USE_ANY},
-    {"type", USE_ANY},
-    {"enum", USE_ANY},
-    {"const", USE_ANY},
-    {"anyOf", USE_ANY},
-    {"oneOf", USE_ANY},
-    {"allOf", USE_ANY},
-    {"nullable", USE_ANY},
-    {"minimum", USE_NUMBER},
-    {"maximum", USE_NUMBER},
-    {"exclusiveMinimum", USE_NUMBER},
-    {"exclusiveMaximum", USE_NUMBER},
-    {"multipleOf", USE_NUMBER},
-    {"minLength", USE_STRING},
-    {"maxLength", USE_STRING},
-    {"pattern", USE_STRING},
-    {"format", USE_STRING},
-    {"items", USE_ARRAY},
-    {"prefixItems", USE_ARRAY},
-    {"minItems", USE_ARRAY},
-    {"maxItems", USE_ARRAY},
-    {"properties", USE_OBJECT},
-    {"required", USE_OBJECT},
-    {"additionalProperties", USE_OBJECT},
-};
+enum { SCHEMAS_MAX = 1 << 17 }; /* that are compiled, those that merging makes included */
 
 /* How a value is written. */
 enum form {
@@ -81,23 +29,15 @@ struct wanted { /* a schema whose rule is still to be made */
 
 struct reader {
     struct rules *r;
-    const json_t *root;
-    json_t *kept;         /* an array that owns what merging made */
+    struct schemas doc;
     struct intern schema; /* address of a schema, form -> its rule */
     uint32_t *rule_of;
     struct wanted *wanted;
-    size_t n_wanted, cap_wanted, cap_rule_of, n_merged;
+    size_t n_wanted, cap_wanted, cap_rule_of;
     uint32_t space, any;
     uint64_t work;
     struct argument_marks marks;
-    char path[PATH_BYTES]; /* of the schema at hand */
-    struct err *e;
 };
-
-static int refuse(struct reader *s, int code, const char *keyword, const char *why)
-{
-    return err_set(s->e, code, "schema: %s.%s: %s", s->path, keyword, why);
-}
 
 enum { SHARED_BYTES = 1024 };
 
@@ -149,7 +89,7 @@ static uint32_t rule_for(struct reader *s, const json_t *schema, const char *ste
 {
     uintptr_t address = (uintptr_t)schema;
     uint32_t word[3] = {(uint32_t)address, (uint32_t)((uint64_t)address >> 32), form}, i;
-    char path[PATH_BYTES];
+    char path[SCHEMA_PATH_BYTES];
     bool fresh = false, first = true;
     uint32_t *shared;
 
@@ -159,7 +99,8 @@ static uint32_t rule_for(struct reader *s, const json_t *schema, const char *ste
     if (i != INTERN_NONE && !fresh)
         return s->rule_of[i];
     if (i >= SCHEMAS_MAX && i != INTERN_NONE) {
-        err_set(&s->r->failed, ERR_LIMIT, "schema: %s: more than %d schemas", s->path, SCHEMAS_MAX);
+        err_set(&s->r->failed, ERR_LIMIT, "schema: %s: more than %d schemas", s->doc.path,
+                SCHEMAS_MAX);
         return 0;
     }
     if (i != INTERN_NONE && i >= s->cap_rule_of) {
@@ -176,7 +117,7 @@ static uint32_t rule_for(struct reader *s, const json_t *schema, const char *ste
         s->cap_wanted = p ? 2 * s->cap_wanted + 64 : s->cap_wanted;
         i = p ? i : INTERN_NONE;
     }
-    if (snprintf(path, sizeof(path), "%s%s%s", s->path, step[0] ? "." : "", step) >=
+    if (snprintf(path, sizeof(path), "%s%s%s", s->doc.path, step[0] ? "." : "", step) >=
         (int)sizeof(path))
         memcpy(path + sizeof(path) - 4, "...", 4);
     if (i != INTERN_NONE) {
@@ -204,316 +145,6 @@ static uint32_t value_of(struct reader *s, const json_t *schema, const char *ste
     return value_in(s, schema, step, FORM_JSON);
 }
 
-/* ---- references ---- */
-
-/* One step of a JSON pointer, ~0 and ~1 and %XX undone. */
-static bool pointer_step(const char **at, char *out, size_t bytes)
-{
-    size_t n = 0;
-    const char *p = *at;
-
-    if (*p != '/')
-        return false;
-    for (p++; *p && *p != '/'; p++) {
-        unsigned hex;
-
-        if (n + 1 == bytes)
-            return false;
-        out[n++] = *p;
-        if (p[0] == '~' && (p[1] == '0' || p[1] == '1'))
-            out[n - 1] = *++p == '0' ? '~' : '/';
-        else if (p[0] == '%' && sscanf(p + 1, "%2x", &hex) == 1 && hex && p[1] && p[2]) {
-            out[n - 1] = (char)hex;
-            p += 2;
-        }
-    }
-    out[n] = '\0';
-    *at = p;
-    return true;
-}
-
-static const json_t *resolve(struct reader *s, const json_t *ref)
-{
-    const char *at = json_string_value(ref);
-    const json_t *x = s->root;
-    char step[512], name[160];
-
-    if (at && at[0] == '#')
-        for (at++; x && *at;) {
-            if (!pointer_step(&at, step, sizeof(step)))
-                x = NULL;
-            else if (json_is_array(x))
-                x = json_array_get(x, (size_t)strtoul(step, NULL, 10));
-            else
-                x = json_object_get(x, step);
-        }
-    else
-        x = NULL;
-    if (!x)
-        err_set(s->e, ERR_FORMAT, "schema: %s.$ref: \"%s\" is not in this document", s->path,
-                json_printable(name, sizeof(name), at ? json_string_value(ref) : "?",
-                               at ? strlen(json_string_value(ref)) : 1));
-    return x;
-}
-
-/* ---- both schemas at once ---- */
-
-static const struct keyword *keyword_find(const char *name)
-{
-    for (size_t i = 0; i < sizeof(keywords) / sizeof(*keywords); i++)
-        if (!strcmp(keywords[i].name, name))
-            return &keywords[i];
-    return NULL;
-}
-
-/* Owned by the reader from now on. */
-static json_t *keep(struct reader *s, json_t *x)
-{
-    if (!x || json_array_append_new(s->kept, x)) {
-        err_set(s->e, ERR_NOMEM, "schema: %s", s->path);
-        return NULL;
-    }
-    return x;
-}
-
-static json_t *both_of(struct reader *s, const json_t *a, const json_t *b)
-{
-    return keep(s, json_pack("{s:[OO]}", "allOf", a, b));
-}
-
-static json_t *merge(struct reader *s, const json_t *a, const json_t *b, unsigned depth);
-
-/* Without the members that are dealt with elsewhere. */
-static json_t *without(struct reader *s, const json_t *a, const char *name)
-{
-    json_t *x = keep(s, json_copy((json_t *)a));
-
-    s->n_merged += json_object_size(a);
-    if (x)
-        json_object_del(x, name);
-    return x;
-}
-
-/* A schema that is an object without $ref. */
-static const json_t *plain(struct reader *s, const json_t *a, unsigned depth)
-{
-    const json_t *ref, *target;
-
-    if (depth > CHAIN_MAX) {
-        err_set(s->e, ERR_LIMIT, "schema: %s: more than %d references behind each other", s->path,
-                CHAIN_MAX);
-        return NULL;
-    }
-    if (json_is_true(a))
-        return keep(s, json_object());
-    ref = json_object_get(a, "$ref");
-    if (!ref)
-        return a;
-    target = resolve(s, ref);
-    return target ? merge(s, without(s, a, "$ref"), target, depth + 1) : NULL;
-}
-
-static json_t *types_both(const json_t *a, const json_t *b)
-{
-    json_t *x = json_array();
-
-    for (int t = 0; t < TYPES; t++) {
-        bool in[2] = {false, false};
-
-        for (int i = 0; i < 2; i++) {
-            const json_t *list = i ? b : a;
-            size_t n = json_is_array(list) ? json_array_size(list) : 1;
-
-            for (size_t k = 0; k < n; k++) {
-                const char *name =
-                    json_string_value(json_is_array(list) ? json_array_get(list, k) : list);
-
-                in[i] |= name && (!strcmp(name, type_name[t]) ||
-                                  (t == T_INTEGER && !strcmp(name, "number")));
-            }
-        }
-        if (in[0] && in[1])
-            json_array_append_new(x, json_string(type_name[t]));
-    }
-    return x;
-}
-
-static bool contains(const json_t *list, const json_t *value)
-{
-    for (size_t i = 0; i < json_array_size(list); i++)
-        if (json_equal(json_array_get(list, i), value))
-            return true;
-    return false;
-}
-
-static json_t *enums_both(const json_t *a, const json_t *b)
-{
-    json_t *x = json_array();
-
-    for (size_t i = 0; i < json_array_size(a); i++)
-        if (contains(b, json_array_get(a, i)))
-            json_array_append(x, json_array_get(a, i));
-    return x;
-}
-
-static json_t *lists_joined(const json_t *a, const json_t *b)
-{
-    json_t *x = json_copy((json_t *)a);
-
-    if (x)
-        json_array_extend(x, (json_t *)b);
-    return x;
-}
-
-/* One keyword that both have. NULL and an error: they do not go together here. */
-static json_t *keyword_both(struct reader *s, const char *key, json_t *a, json_t *b)
-{
-    double x = json_number_value(a), y = json_number_value(b);
-
-    if (keyword_find(key)->use == USE_NOTE || json_equal(a, b))
-        return json_incref(a);
-    if (!strcmp(key, "type"))
-        return types_both(a, b);
-    if (!strcmp(key, "enum") && json_is_array(a) && json_is_array(b))
-        return enums_both(a, b);
-    if (!strcmp(key, "const"))
-        return json_incref(a); /* the other one becomes an enum: see merge */
-    if ((!strcmp(key, "required") || !strcmp(key, "allOf")) && json_is_array(a) && json_is_array(b))
-        return lists_joined(a, b);
-    if (json_is_number(a) && json_is_number(b) && strcmp(key, "multipleOf") != 0) {
-        bool least = !strncmp(key, "min", 3) || !strcmp(key, "exclusiveMinimum");
-
-        return json_incref((x > y) == least ? a : b);
-    }
-    if (!strcmp(key, "items") && !json_is_array(a) && !json_is_array(b))
-        return json_incref(both_of(s, a, b));
-    refuse(s, ERR_UNSUPPORTED, key, "two of them that must hold at once");
-    return NULL;
-}
-
-static const json_t *additional_of(const json_t *a)
-{
-    const json_t *x = json_object_get(a, "additionalProperties");
-
-    return x ? x : json_true();
-}
-
-/* A property that only one of the schemas names must satisfy what the other says of all others. */
-static int properties_add(struct reader *s, json_t *to, const json_t *from, const json_t *other)
-{
-    const json_t *rest = additional_of(other);
-    const char *key;
-    json_t *value;
-
-    json_object_foreach(json_object_get(from, "properties"), key, value)
-    {
-        json_t *theirs = json_object_get(json_object_get(other, "properties"), key);
-        json_t *x;
-
-        if (json_object_get(to, key))
-            continue;
-        if (theirs)
-            x = both_of(s, value, theirs);
-        else
-            x = json_is_true(rest) ? value : both_of(s, value, rest);
-        s->n_merged++;
-        if (!x || json_object_set(to, key, x))
-            return s->e->code ? s->e->code : err_set(s->e, ERR_NOMEM, "schema");
-    }
-    return 0;
-}
-
-static int objects_both(struct reader *s, json_t *to, const json_t *a, const json_t *b)
-{
-    const json_t *ra = additional_of(a), *rb = additional_of(b);
-    json_t *p = json_object();
-    int rc;
-
-    rc = properties_add(s, p, a, b);
-    if (!rc)
-        rc = properties_add(s, p, b, a);
-    if (!rc && json_object_size(p))
-        json_object_set(to, "properties", p);
-    json_decref(p);
-    if (rc || (json_is_true(ra) && json_is_true(rb)))
-        return rc;
-    if (json_is_true(ra))
-        json_object_set(to, "additionalProperties", (json_t *)rb);
-    else if (json_is_true(rb) || json_equal(ra, rb))
-        json_object_set(to, "additionalProperties", (json_t *)ra);
-    else if (json_is_false(ra) || json_is_false(rb))
-        json_object_set_new(to, "additionalProperties", json_false());
-    else
-        json_object_set(to, "additionalProperties", both_of(s, ra, rb));
-    return 0;
-}
-
-/* A const as an enum of one, so that there is one thing to intersect. */
-static const json_t *const_as_enum(struct reader *s, const json_t *a)
-{
-    const json_t *value = json_object_get(a, "const");
-    json_t *x, *list = json_object_get(a, "enum");
-
-    if (!value)
-        return a;
-    x = without(s, a, "const");
-    if (x)
-        json_object_set_new(
-            x, "enum", !list || contains(list, value) ? json_pack("[O]", value) : json_array());
-    return x;
-}
-
-/* What satisfies a and b. Kept by the reader. */
-static json_t *merge(struct reader *s, const json_t *a, const json_t *b, unsigned depth)
-{
-    const char *key;
-    json_t *x, *value;
-
-    if (!a || !b)
-        return NULL;
-    if (json_is_false(a) || json_is_false(b))
-        return json_false();
-    a = plain(s, a, depth);
-    b = a ? plain(s, b, depth) : NULL;
-    if (!a || !b)
-        return NULL;
-    if (json_is_false(a) || json_is_false(b))
-        return json_false();
-    if (!json_is_object(a) || !json_is_object(b)) {
-        err_set(s->e, ERR_FORMAT, "schema: %s: a schema must be an object, true or false", s->path);
-        return NULL;
-    }
-    a = const_as_enum(s, a);
-    b = a ? const_as_enum(s, b) : NULL;
-    x = b ? keep(s, json_copy((json_t *)a)) : NULL;
-    if (!x)
-        return NULL;
-    s->n_merged += json_object_size(a) + json_object_size(b);
-    if (s->n_merged > MERGED_MAX) {
-        err_set(s->e, ERR_LIMIT, "schema: %s: merging made %zu members, at most %d", s->path,
-                s->n_merged, MERGED_MAX);
-        return NULL;
-    }
-    json_object_foreach((json_t *)b, key, value)
-    {
-        json_t *have = json_object_get(a, key), *both = value;
-
-        if (!strcmp(key, "properties") || !strcmp(key, "additionalProperties"))
-            continue;
-        if (!keyword_find(key)) {
-            refuse(s, ERR_UNSUPPORTED, key, "this keyword is not understood");
-            return NULL;
-        }
-        both = have ? keyword_both(s, key, have, value) : json_incref(value);
-        if (!both)
-            return NULL;
-        json_object_set_new(x, key, both);
-    }
-    json_object_del(x, "properties");
-    json_object_del(x, "additionalProperties");
-    return objects_both(s, x, a, b) ? NULL : x;
-}
-
 /* ---- values ---- */
 
 static bool number_of(struct reader *s, const json_t *schema, const char *key, uint32_t fallback,
@@ -526,14 +157,14 @@ static bool number_of(struct reader *s, const json_t *schema, const char *key, u
     if (!x)
         return true;
     if (!json_exact_int(x, &n) || n < 0) {
-        refuse(s, ERR_FORMAT, key, "must be an integer that is not negative");
+        schema_refuse(&s->doc, ERR_FORMAT, key, "must be an integer that is not negative");
         return false;
     }
     if (n > REPEAT_MAX && strncmp(key, "max", 3) == 0 && n >= INT64_C(1) << 31)
         return true; /* as good as none */
     if (n > REPEAT_MAX) {
-        err_set(s->e, ERR_LIMIT, "schema: %s.%s = %lld, at most %d", s->path, key, (long long)n,
-                REPEAT_MAX);
+        err_set(s->doc.e, ERR_LIMIT, "schema: %s.%s = %lld, at most %d", s->doc.path, key,
+                (long long)n, REPEAT_MAX);
         return false;
     }
     *out = (uint32_t)n;
@@ -551,11 +182,11 @@ static int string_limits(struct reader *s, const json_t *schema, const char **pa
     *len = json_string_length(p);
     if (!number_of(s, schema, "minLength", 0, min) ||
         !number_of(s, schema, "maxLength", REPEAT_ANY, max))
-        return s->e->code;
+        return s->doc.e->code;
     if (p && f)
-        return refuse(s, ERR_UNSUPPORTED, "format", "together with a pattern");
+        return schema_refuse(&s->doc, ERR_UNSUPPORTED, "format", "together with a pattern");
     if (p && !*pattern)
-        return refuse(s, ERR_FORMAT, "pattern", "must be a string");
+        return schema_refuse(&s->doc, ERR_FORMAT, "pattern", "must be a string");
     if (!f)
         return 0;
     *pattern = json_text_format(name);
@@ -565,7 +196,7 @@ static int string_limits(struct reader *s, const json_t *schema, const char **pa
 
         snprintf(why, sizeof(why), "\"%s\" is not among %s",
                  json_printable(shown, sizeof(shown), name, strlen(name)), json_text_formats);
-        return refuse(s, ERR_UNSUPPORTED, "format", why);
+        return schema_refuse(&s->doc, ERR_UNSUPPORTED, "format", why);
     }
     return 0;
 }
@@ -582,11 +213,11 @@ static int with_length(struct reader *s, struct dfa **d, const struct dfa *lengt
 
     if (!(*d)->n)
         return 0;
-    if (length && dfa_both(&both, *d, length, DFA_STATES_MAX / 2, &s->work, s->e))
-        return s->e->code;
+    if (length && dfa_both(&both, *d, length, DFA_STATES_MAX / 2, &s->work, s->doc.e))
+        return s->doc.e->code;
     if (!both)
-        return refuse(s, ERR_LIMIT, min ? "minLength" : "maxLength",
-                      "too large to be combined with a pattern or format");
+        return schema_refuse(&s->doc, ERR_LIMIT, min ? "minLength" : "maxLength",
+                             "too large to be combined with a pattern or format");
     dfa_close(*d);
     *d = both;
     return 0;
@@ -601,15 +232,15 @@ static int string_value(struct reader *s, const json_t *schema, uint32_t *out)
     int rc = 0;
 
     if (string_limits(s, schema, &pattern, &len, &min, &max))
-        return s->e->code;
+        return s->doc.e->code;
     if (!pattern) {
         *out = expr_string(s->r, min, max);
         return 0;
     }
-    if (json_text_pattern(&d, pattern, len, false, &s->work, s->e))
-        return err_wrap(s->e, "schema: %s.%s", s->path, pattern_keyword(schema));
+    if (json_text_pattern(&d, pattern, len, false, &s->work, s->doc.e))
+        return err_wrap(s->doc.e, "schema: %s.%s", s->doc.path, pattern_keyword(schema));
     if (min > 0 || max != REPEAT_ANY) {
-        length = d->n ? grammar_string_dfa(min, max, s->e) : NULL;
+        length = d->n ? grammar_string_dfa(min, max, s->doc.e) : NULL;
         rc = with_length(s, &d, length, min);
         dfa_close(length);
     }
@@ -631,7 +262,7 @@ static int raw_string_value(struct reader *s, const json_t *schema, uint32_t *ou
     int rc;
 
     if (string_limits(s, schema, &pattern, &len, &min, &max))
-        return s->e->code;
+        return s->doc.e->code;
     if (min > max) {
         *out = expr_never(s->r);
         return 0;
@@ -639,13 +270,13 @@ static int raw_string_value(struct reader *s, const json_t *schema, uint32_t *ou
     *out = expr_repeat(s->r, any, min, max);
     if (!pattern || s->r->failed.code)
         return 0;
-    if (json_text_pattern(&d, pattern, len, true, &s->work, s->e))
-        return err_wrap(s->e, "schema: %s.%s", s->path, pattern_keyword(schema));
+    if (json_text_pattern(&d, pattern, len, true, &s->work, s->doc.e))
+        return err_wrap(s->doc.e, "schema: %s.%s", s->doc.path, pattern_keyword(schema));
     empty = min == 0 && d->n && d->final[0];
     some = expr_repeat(s->r, any, min ? min : 1, max ? max : 1);
     rc = s->r->failed.code
              ? 0
-             : rules_dfa(&length, s->r, &s->r->expr[some], DFA_STATES_MAX / 2, &s->work, s->e);
+             : rules_dfa(&length, s->r, &s->r->expr[some], DFA_STATES_MAX / 2, &s->work, s->doc.e);
     if (!rc)
         rc = with_length(s, &d, length, min);
     dfa_close(length);
@@ -673,9 +304,9 @@ static int number_value(struct reader *s, const json_t *schema, bool integer, ui
     range.above = json_object_get(schema, "exclusiveMinimum");
     range.below = json_object_get(schema, "exclusiveMaximum");
     range.multiple = json_object_get(schema, "multipleOf");
-    rc = json_text_number(&d, &range, &s->work, s->e);
+    rc = json_text_number(&d, &range, &s->work, s->doc.e);
     if (rc)
-        return err_wrap(s->e, "schema: %s", s->path);
+        return err_wrap(s->doc.e, "schema: %s", s->doc.path);
     *out = expr_dfa(s->r, d);
     return 0;
 }
@@ -704,7 +335,7 @@ static uint32_t array_rest(struct reader *s, const json_t *prefix, const json_t 
         return min ? rest : expr_repeat(s->r, rest, 0, 1);
     }
     for (uint32_t i = n; i-- > 0 && !s->r->failed.code;) {
-        uint32_t rule = rule_new(s->r, s->path, strlen(s->path));
+        uint32_t rule = rule_new(s->r, s->doc.path, strlen(s->doc.path));
         uint32_t value = value_of(s, json_array_get(prefix, i), "prefixItems");
         uint32_t x = i ? EXPR_SEQ(s->r, comma, value, rest) : EXPR_SEQ(s->r, value, rest);
 
@@ -724,12 +355,12 @@ static int array_value(struct reader *s, const json_t *schema, uint32_t *out)
     uint32_t min, max;
 
     if (json_is_array(items))
-        return refuse(s, ERR_UNSUPPORTED, "items", "a list is called prefixItems now");
+        return schema_refuse(&s->doc, ERR_UNSUPPORTED, "items", "a list is called prefixItems now");
     if (prefix && !json_is_array(prefix))
-        return refuse(s, ERR_FORMAT, "prefixItems", "must be a list of schemas");
+        return schema_refuse(&s->doc, ERR_FORMAT, "prefixItems", "must be a list of schemas");
     if (!number_of(s, schema, "minItems", 0, &min) ||
         !number_of(s, schema, "maxItems", REPEAT_ANY, &max))
-        return s->e->code;
+        return s->doc.e->code;
     if (min > max) {
         *out = expr_never(s->r);
         return 0;
@@ -762,7 +393,7 @@ static uint32_t attribute_text(struct reader *s, const char *name)
     struct buf b = {0};
     uint32_t expr = 0;
 
-    buf_attribute(&b, (struct str){name, strlen(name)});
+    buf_attribute(&b, str_of(name));
     if (b.failed)
         err_set(&s->r->failed, ERR_NOMEM, "schema");
     else
@@ -814,7 +445,7 @@ static uint32_t members_extra(struct reader *s, const json_t *rest, const struct
 
     if (json_is_false(rest))
         return expr_text(s->r, "");
-    rule = rule_new(s->r, s->path, strlen(s->path));
+    rule = rule_new(s->r, s->doc.path, strlen(s->doc.path));
     pair = member(s, p, expr_key(s->r, p->name, p->n, p->form != FORM_JSON), rest,
                   "additionalProperties");
     x = expr_repeat(s->r, EXPR_SEQ(s->r, comma, pair), 0, REPEAT_ANY);
@@ -838,7 +469,7 @@ static uint32_t members_chain(struct reader *s, const struct members *p, const j
             uint32_t x = first ? EXPR_SEQ(s->r, p->pair[i], after)
                                : EXPR_SEQ(s->r, comma, p->pair[i], after);
 
-            rule[first] = rule_new(s->r, s->path, strlen(s->path));
+            rule[first] = rule_new(s->r, s->doc.path, strlen(s->doc.path));
             if (!p->needed[i])
                 x = EXPR_ALT(s->r, x, first ? begin : after);
             if (!s->r->failed.code)
@@ -853,7 +484,7 @@ static uint32_t members_chain(struct reader *s, const struct members *p, const j
 static int members_read(struct reader *s, struct members *p, const json_t *schema)
 {
     json_t *properties = json_object_get(schema, "properties");
-    const json_t *required = json_object_get(schema, "required"), *rest = additional_of(schema);
+    const json_t *required = json_object_get(schema, "required"), *rest = schema_additional(schema);
     size_t n = json_object_size(properties) + json_array_size(required), i = 0;
     json_t *needed = json_object(), *value;
     const char *key;
@@ -863,14 +494,14 @@ static int members_read(struct reader *s, struct members *p, const json_t *schem
     p->needed = calloc(n + 1, sizeof(*p->needed));
     if (!p->pair || !p->name || !p->needed || !needed) {
         json_decref(needed);
-        return err_set(s->e, ERR_NOMEM, "schema: %s", s->path);
+        return err_set(s->doc.e, ERR_NOMEM, "schema: %s", s->doc.path);
     }
     for (i = 0; i < json_array_size(required); i++)
         json_object_set_new_nocheck(needed, json_string_value(json_array_get(required, i)),
                                     json_true());
     json_object_foreach(properties, key, value)
     {
-        char step[PATH_BYTES];
+        char step[SCHEMA_PATH_BYTES];
 
         snprintf(step, sizeof(step), "properties.%.200s", key);
         p->needed[p->n] = json_object_get(needed, key) != NULL;
@@ -896,15 +527,15 @@ static int object_value(struct reader *s, const json_t *schema, enum form form, 
     int rc;
 
     if (properties && !json_is_object(properties))
-        return refuse(s, ERR_FORMAT, "properties", "must be an object");
+        return schema_refuse(&s->doc, ERR_FORMAT, "properties", "must be an object");
     if (required && !json_is_array(required))
-        return refuse(s, ERR_FORMAT, "required", "must be a list of names");
+        return schema_refuse(&s->doc, ERR_FORMAT, "required", "must be a list of names");
     for (size_t i = 0; i < json_array_size(required); i++)
         if (!json_is_string(json_array_get(required, i)))
-            return refuse(s, ERR_FORMAT, "required", "must be a list of names");
+            return schema_refuse(&s->doc, ERR_FORMAT, "required", "must be a list of names");
     rc = members_read(s, &p, schema);
     if (!rc)
-        *out = members_chain(s, &p, additional_of(schema));
+        *out = members_chain(s, &p, schema_additional(schema));
     if (!rc && form == FORM_JSON)
         *out = EXPR_SEQ(s->r, expr_text(s->r, "{"), s->space, *out, s->space, expr_text(s->r, "}"));
     free(p.pair);
@@ -927,10 +558,11 @@ static int types_read(struct reader *s, const json_t *schema, unsigned *types)
         const char *name = json_string_value(json_is_array(type) ? json_array_get(type, i) : type);
         int t = 0;
 
-        while (t < TYPES && (!name || strcmp(name, type_name[t]) != 0))
+        while (t < TYPES && (!name || strcmp(name, schema_type_names[t]) != 0))
             t++;
         if (t == TYPES)
-            return refuse(s, ERR_FORMAT, "type", "must be the name of a type, or a list of them");
+            return schema_refuse(&s->doc, ERR_FORMAT, "type",
+                                 "must be the name of a type, or a list of them");
         *types |= 1u << t;
     }
     if (json_is_true(json_object_get(schema, "nullable")) && type)
@@ -943,7 +575,7 @@ static int types_read(struct reader *s, const json_t *schema, unsigned *types)
                                       [USE_STRING] = 1u << T_STRING,
                                       [USE_ARRAY] = 1u << T_ARRAY,
                                       [USE_OBJECT] = 1u << T_OBJECT};
-        enum use use = keyword_find(key)->use;
+        enum schema_use use = schema_keyword(key)->use;
 
         if (use >= USE_NUMBER)
             *types |= of[use];
@@ -1027,15 +659,15 @@ static int enum_value(struct reader *s, const json_t *schema, unsigned types, en
     json_t *value;
 
     if (list && !json_is_array(list))
-        return refuse(s, ERR_FORMAT, "enum", "must be a list of values");
+        return schema_refuse(&s->doc, ERR_FORMAT, "enum", "must be a list of values");
     json_object_foreach((json_t *)schema, key, value)
     {
-        if (keyword_find(key)->use >= USE_NUMBER)
-            return refuse(s, ERR_UNSUPPORTED, key, "together with enum or const");
+        if (schema_keyword(key)->use >= USE_NUMBER)
+            return schema_refuse(&s->doc, ERR_UNSUPPORTED, key, "together with enum or const");
     }
     kid = malloc((n + 1) * sizeof(*kid));
     if (!kid)
-        return err_set(s->e, ERR_NOMEM, "schema: %s", s->path);
+        return err_set(s->doc.e, ERR_NOMEM, "schema: %s", s->doc.path);
     for (size_t i = 0; i < n && !s->r->failed.code; i++) {
         const json_t *x = list ? json_array_get(list, i) : one;
 
@@ -1047,7 +679,7 @@ static int enum_value(struct reader *s, const json_t *schema, unsigned types, en
     return 0;
 }
 
-static int type_value(struct reader *s, const json_t *schema, enum type type, uint32_t *out)
+static int type_value(struct reader *s, const json_t *schema, enum schema_type type, uint32_t *out)
 {
     switch (type) {
     case T_NULL:
@@ -1067,12 +699,12 @@ static int type_value(struct reader *s, const json_t *schema, enum type type, ui
     }
 }
 
-static int typed_value(struct reader *s, const json_t *schema, enum type type, uint32_t *out)
+static int typed_value(struct reader *s, const json_t *schema, enum schema_type type, uint32_t *out)
 {
-    const char *name = type_name[type == T_INTEGER ? T_NUMBER : type];
+    const char *name = schema_type_names[type == T_INTEGER ? T_NUMBER : type];
 
     if (type == T_STRING ? raw_string_value(s, schema, out) : type_value(s, schema, type, out))
-        return s->e->code;
+        return s->doc.e->code;
     *out = EXPR_SEQ(s->r, typed_head(s, name), *out);
     return 0;
 }
@@ -1080,8 +712,9 @@ static int typed_value(struct reader *s, const json_t *schema, enum type type, u
 static int arguments_value(struct reader *s, const json_t *schema, unsigned types, uint32_t *out)
 {
     if (json_object_get(schema, "enum") || json_object_get(schema, "const"))
-        return refuse(s, ERR_UNSUPPORTED, json_object_get(schema, "enum") ? "enum" : "const",
-                      "of all arguments at once");
+        return schema_refuse(&s->doc, ERR_UNSUPPORTED,
+                             json_object_get(schema, "enum") ? "enum" : "const",
+                             "of all arguments at once");
     if (types >> T_OBJECT & 1 || (!types && !json_object_get(schema, "type")))
         return object_value(s, schema, FORM_ARGUMENTS, out);
     *out = expr_never(s->r);
@@ -1094,7 +727,7 @@ static int base_value(struct reader *s, const json_t *schema, enum form form, ui
     unsigned types;
 
     if (types_read(s, schema, &types))
-        return s->e->code;
+        return s->doc.e->code;
     if (form == FORM_ARGUMENTS)
         return arguments_value(s, schema, types, out);
     if (json_object_get(schema, "enum") || json_object_get(schema, "const"))
@@ -1109,9 +742,9 @@ static int base_value(struct reader *s, const json_t *schema, enum form form, ui
     for (int t = 0; t < TYPES; t++) {
         if (!(types >> t & 1) || (t == T_INTEGER && types >> T_NUMBER & 1))
             continue;
-        if (form == FORM_TYPED ? typed_value(s, schema, (enum type)t, &kid[n++])
-                               : type_value(s, schema, (enum type)t, &kid[n++]))
-            return s->e->code;
+        if (form == FORM_TYPED ? typed_value(s, schema, (enum schema_type)t, &kid[n++])
+                               : type_value(s, schema, (enum schema_type)t, &kid[n++]))
+            return s->doc.e->code;
     }
     *out = expr_alt(s->r, kid, n);
     return 0;
@@ -1160,7 +793,7 @@ static bool tags_disjoint(const json_t *a, const json_t *b)
     for (size_t i = 0; i < json_array_size(need); i++) {
         const char *name = json_string_value(json_array_get(need, i));
 
-        if (name && contains(also, json_array_get(need, i)) &&
+        if (name && schema_list_has(also, json_array_get(need, i)) &&
             values_disjoint(json_object_get(json_object_get(a, "properties"), name),
                             json_object_get(json_object_get(b, "properties"), name)))
             return true;
@@ -1177,7 +810,7 @@ static int disjoint(struct reader *s, const json_t *a, const json_t *b, bool *ye
         return 0;
     }
     if (types_read(s, a, &ta) || types_read(s, b, &tb))
-        return s->e->code;
+        return s->doc.e->code;
     if (ta & 1u << T_NUMBER)
         ta |= 1u << T_INTEGER;
     if (tb & 1u << T_NUMBER)
@@ -1191,18 +824,21 @@ static int disjoint(struct reader *s, const json_t *a, const json_t *b, bool *ye
     return 0;
 }
 
-static int keywords_check(struct reader *s, const json_t *schema)
+/* step: from the schema at hand to this one, with its point; "": it is that one. */
+static int keywords_check(struct reader *s, const json_t *schema, const char *step)
 {
     const char *key;
     json_t *value;
 
     json_object_foreach((json_t *)schema, key, value)
     {
-        char name[100];
+        char name[100], where[160];
 
-        if (!keyword_find(key))
-            return refuse(s, ERR_UNSUPPORTED, json_printable(name, sizeof(name), key, strlen(key)),
-                          "this keyword is not understood");
+        if (schema_keyword(key))
+            continue;
+        snprintf(where, sizeof(where), "%s%s", step,
+                 json_printable(name, sizeof(name), key, strlen(key)));
+        return schema_refuse(&s->doc, ERR_UNSUPPORTED, where, "this keyword is not understood");
     }
     return 0;
 }
@@ -1220,20 +856,21 @@ static int alternatives(struct reader *s, const json_t *schema, const char *key,
     int rc = 0;
 
     if (!json_is_array(list) || !n)
-        return refuse(s, ERR_FORMAT, key, "must be a list of schemas");
+        return schema_refuse(&s->doc, ERR_FORMAT, key, "must be a list of schemas");
     if (exactly_one && n > ONE_OF_MAX)
-        return refuse(s, ERR_LIMIT, key, "more than 256 alternatives; anyOf may have them");
+        return schema_refuse(&s->doc, ERR_LIMIT, key,
+                             "more than 256 alternatives; anyOf may have them");
     alt = calloc(n, sizeof(*alt));
     kid = calloc(n, sizeof(*kid));
-    rest = without(s, schema, key);
+    rest = schema_without(&s->doc, schema, key);
     if (!alt || !kid || !rest)
-        rc = err_set(s->e, ERR_NOMEM, "schema: %s", s->path);
+        rc = err_set(s->doc.e, ERR_NOMEM, "schema: %s", s->doc.path);
     alone = true;
     if (!rc) {
         const char *k;
         json_t *v;
 
-        json_object_foreach((json_t *)rest, k, v) alone &= keyword_find(k)->use == USE_NOTE;
+        json_object_foreach((json_t *)rest, k, v) alone &= schema_keyword(k)->use == USE_NOTE;
     }
     for (size_t i = 0; !rc && i < n; i++) {
         char step[40];
@@ -1241,13 +878,17 @@ static int alternatives(struct reader *s, const json_t *schema, const char *key,
         snprintf(step, sizeof(step), "%s.%zu", key, i);
         alt[i] = json_array_get(list, i);
         if (!alone)
-            alt[i] = merge(s, rest, alt[i], 0);
+            alt[i] = schema_merge(&s->doc, rest, alt[i], 0);
         else if (exactly_one)
-            alt[i] = plain(s, alt[i], 0);
+            alt[i] = schema_plain(&s->doc, alt[i], 0);
         if (!alt[i])
-            rc = s->e->code;
+            rc = s->doc.e->code;
         else
             kid[i] = value_in(s, alt[i], step, form);
+        if (!rc && exactly_one) { /* they are compared before they are compiled */
+            snprintf(step, sizeof(step), "%s.%zu.", key, i);
+            rc = keywords_check(s, alt[i], step);
+        }
     }
     for (size_t i = 0; exactly_one && !rc && i < n; i++)
         for (size_t k = 0; !rc && k < i; k++) {
@@ -1255,11 +896,11 @@ static int alternatives(struct reader *s, const json_t *schema, const char *key,
 
             rc = disjoint(s, alt[k], alt[i], &yes);
             if (!rc && !yes)
-                rc = err_set(s->e, ERR_UNSUPPORTED,
+                rc = err_set(s->doc.e, ERR_UNSUPPORTED,
                              "schema: %s.oneOf: alternatives %zu and %zu may both hold; types, or "
                              "constants of a required property, would tell them apart (anyOf asks "
                              "for less)",
-                             s->path, k, i);
+                             s->doc.path, k, i);
         }
     if (!rc)
         *out = expr_alt(s->r, kid, n);
@@ -1280,36 +921,37 @@ static int schema_value(struct reader *s, const json_t *schema, enum form form, 
             return 0;
         }
         if (json_is_true(schema)) {
-            schema = keep(s, json_object());
-            return schema ? base_value(s, schema, form, out) : s->e->code;
+            schema = schema_keep(&s->doc, json_object());
+            return schema ? base_value(s, schema, form, out) : s->doc.e->code;
         }
         if (!json_is_object(schema))
-            return err_set(s->e, ERR_FORMAT,
-                           "schema: %s: a schema must be an object, true or false", s->path);
-        if (keywords_check(s, schema))
-            return s->e->code;
-        if (++chain > CHAIN_MAX)
-            return err_set(s->e, ERR_LIMIT, "schema: %s: more than %d references behind each other",
-                           s->path, CHAIN_MAX);
+            return err_set(s->doc.e, ERR_FORMAT,
+                           "schema: %s: a schema must be an object, true or false", s->doc.path);
+        if (keywords_check(s, schema, ""))
+            return s->doc.e->code;
+        if (++chain > SCHEMA_CHAIN_MAX)
+            return err_set(s->doc.e, ERR_LIMIT,
+                           "schema: %s: more than %d references behind each other", s->doc.path,
+                           SCHEMA_CHAIN_MAX);
         ref = json_object_get(schema, "$ref");
         all = json_object_get(schema, "allOf");
         if (ref && json_object_size(schema) == 1) {
-            const json_t *target = resolve(s, ref);
+            const json_t *target = schema_resolve(&s->doc, ref);
 
             if (!target)
-                return s->e->code;
+                return s->doc.e->code;
             *out = value_in(s, target, "$ref", form);
             return 0;
         }
         if (ref) {
-            schema = plain(s, schema, 0);
+            schema = schema_plain(&s->doc, schema, 0);
         } else if (all) {
-            const json_t *x = without(s, schema, "allOf");
+            const json_t *x = schema_without(&s->doc, schema, "allOf");
 
             if (!json_is_array(all) || !json_array_size(all))
-                return refuse(s, ERR_FORMAT, "allOf", "must be a list of schemas");
+                return schema_refuse(&s->doc, ERR_FORMAT, "allOf", "must be a list of schemas");
             for (size_t i = 0; x && i < json_array_size(all); i++)
-                x = merge(s, x, json_array_get(all, i), 0);
+                x = schema_merge(&s->doc, x, json_array_get(all, i), 0);
             schema = x;
         } else if (json_object_get(schema, "anyOf")) {
             return alternatives(s, schema, "anyOf", form, out);
@@ -1319,7 +961,7 @@ static int schema_value(struct reader *s, const json_t *schema, enum form form, 
             return base_value(s, schema, form, out);
         }
         if (!schema)
-            return s->e->code;
+            return s->doc.e->code;
     }
 }
 
@@ -1333,8 +975,8 @@ static void any_value(struct reader *s)
     uint32_t comma = EXPR_SEQ(s->r, expr_text(s->r, ","), s->space);
     uint32_t more = expr_repeat(s->r, EXPR_SEQ(s->r, comma, value), 0, REPEAT_ANY);
 
-    if (json_text_number(&d, &number, &s->work, s->e)) {
-        rules_fail(s->r, s->e);
+    if (json_text_number(&d, &number, &s->work, s->doc.e)) {
+        rules_fail(s->r, s->doc.e);
         return;
     }
     array = EXPR_SEQ(s->r, expr_text(s->r, "["), s->space,
@@ -1357,10 +999,10 @@ static void space_make(struct reader *s)
     struct dfa *d = NULL;
     uint32_t x = EXPR_ALT(s->r, expr_text(s->r, ""), blank, line);
 
-    if (!s->r->failed.code && !rules_dfa(&d, s->r, &s->r->expr[x], 64, &s->work, s->e) && d)
+    if (!s->r->failed.code && !rules_dfa(&d, s->r, &s->r->expr[x], 64, &s->work, s->doc.e) && d)
         s->space = expr_dfa(s->r, d);
     else
-        rules_fail(s->r, s->e);
+        rules_fail(s->r, s->doc.e);
 }
 
 static int schemas_all(struct reader *s, enum form form)
@@ -1370,21 +1012,21 @@ static int schemas_all(struct reader *s, enum form form)
     space_make(s);
     s->any = rule_new(s->r, "anything", 8);
     any_value(s);
-    snprintf(s->path, sizeof(s->path), "$");
-    root = rule_for(s, s->root, "", form);
+    snprintf(s->doc.path, sizeof(s->doc.path), "$");
+    root = rule_for(s, s->doc.root, "", form);
     for (size_t i = 0; i < s->n_wanted && !s->r->failed.code; i++) {
         const struct wanted w = s->wanted[i];
         uint32_t x = 0;
 
-        snprintf(s->path, sizeof(s->path), "%s", w.path);
+        snprintf(s->doc.path, sizeof(s->doc.path), "%s", w.path);
         if (schema_value(s, w.schema, w.form, &x))
-            return s->e->code;
+            return s->doc.e->code;
         if (!s->r->failed.code)
             s->r->rule[w.rule].expr = x;
     }
     s->r->root = root;
     if (s->r->failed.code)
-        *s->e = s->r->failed;
+        *s->doc.e = s->r->failed;
     return s->r->failed.code;
 }
 
@@ -1401,7 +1043,7 @@ static bool is_word(const char *text, size_t len, const char *word)
 static int read_all(struct rules *r, const char *text, size_t len, enum form form,
                     const struct argument_marks *marks, struct err *e)
 {
-    struct reader s = {.r = r, .e = e, .work = 64 << 20, .marks = *marks};
+    struct reader s = {.r = r, .doc.e = e, .work = 64 << 20, .marks = *marks};
     json_t *root;
     int rc;
 
@@ -1413,9 +1055,9 @@ static int read_all(struct rules *r, const char *text, size_t len, enum form for
     }
     if (json_parse(&root, text, len, "schema", e))
         return e->code;
-    s.root = root;
-    s.kept = json_array();
-    if (!s.kept || !intern_open(&s.schema))
+    s.doc.root = root;
+    s.doc.kept = json_array();
+    if (!s.doc.kept || !intern_open(&s.schema))
         rc = err_set(e, ERR_NOMEM, "schema");
     else
         rc = schemas_all(&s, form);
@@ -1425,7 +1067,7 @@ static int read_all(struct rules *r, const char *text, size_t len, enum form for
     free(s.rule_of);
     if (s.schema.table)
         intern_close(&s.schema);
-    json_decref(s.kept);
+    json_decref(s.doc.kept);
     json_decref(root);
     return rc;
 }

@@ -11,7 +11,7 @@
 
 #include "model/dfa.h"
 
-/* Strings in which an ECMA-262 regular expression is found: with their quotes; raw: their
+/* Strings in which an ECMA-262 regular expression, UTF-8, is found: with their quotes; raw: their
  * characters as they are, any but NUL. Taken from *work. ERR_UNSUPPORTED names what an automaton
  * cannot do, ERR_LIMIT: too large. */
 int json_text_pattern(struct dfa **out, const char *pattern, size_t len, bool raw, uint64_t *work,

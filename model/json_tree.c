@@ -106,8 +106,7 @@ int node_get_flag(bool *out, const struct node *object, const char *key, const c
 
 bool node_is_text(const struct node *node, const char *text)
 {
-    return node && node->type == NODE_STRING &&
-           str_is(node->text, (struct str){text, strlen(text)});
+    return node && node->type == NODE_STRING && str_is(node->text, str_of(text));
 }
 
 const char *node_type_name(const struct node *node)
@@ -167,30 +166,6 @@ static int hex4(const struct reader *r, size_t at)
             return -1;
     }
     return v;
-}
-
-static size_t utf8_put(char *to, uint32_t c)
-{
-    if (c < 0x80) {
-        to[0] = (char)c;
-        return 1;
-    }
-    if (c < 0x800) {
-        to[0] = (char)(0xc0 | c >> 6);
-        to[1] = (char)(0x80 | (c & 0x3f));
-        return 2;
-    }
-    if (c < 0x10000) {
-        to[0] = (char)(0xe0 | c >> 12);
-        to[1] = (char)(0x80 | (c >> 6 & 0x3f));
-        to[2] = (char)(0x80 | (c & 0x3f));
-        return 3;
-    }
-    to[0] = (char)(0xf0 | c >> 18);
-    to[1] = (char)(0x80 | (c >> 12 & 0x3f));
-    to[2] = (char)(0x80 | (c >> 6 & 0x3f));
-    to[3] = (char)(0x80 | (c & 0x3f));
-    return 4;
 }
 
 /* What follows \u; a pair of surrogates is one character, half of one is U+FFFD. */

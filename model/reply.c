@@ -251,7 +251,7 @@ static void write_calls(struct buf *b, const struct reply *r)
         buf_str(b, any ? STR(", ") : STR(", \"tool_calls\": ["));
         any = true;
         buf_str(b, STR("{\"id\": "));
-        json_write_string(b, (struct str){call->id, strlen(call->id)});
+        json_write_string(b, str_of(call->id));
         buf_str(b, STR(", \"type\": \"function\", \"function\": {\"name\": "));
         json_write_string(b, buf_all(&call->name));
         buf_str(b, STR(", \"arguments\": "));

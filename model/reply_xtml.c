@@ -15,14 +15,9 @@
 #include <ctype.h>
 #include <strings.h>
 
-static struct str of(const char *text)
-{
-    return (struct str){text, strlen(text)};
-}
-
 static bool is(struct str a, const char *word)
 {
-    return str_is(a, of(word));
+    return str_is(a, str_of(word));
 }
 
 /* ---- the stack of open elements ---- */

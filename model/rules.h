@@ -2,7 +2,8 @@
  * tokens and JSON strings. What json_schema.c and gbnf.c make and grammar.c compiles.
  *
  * Expressions are numbers; making one never fails: the first failure (memory, a limit) is kept in
- * `failed`, and everything made afterwards is EXPR_NEVER. One thread, plain data.
+ * `failed`, and whatever is made afterwards is number 0, which means nothing. One thread, plain
+ * data.
  */
 #ifndef MODEL_RULES_H
 #define MODEL_RULES_H
@@ -30,7 +31,7 @@ enum expr_kind {
     EXPR_ALT,    /* one of them */
     EXPR_REPEAT, /* kids[a], min to max times */
     EXPR_RULE,   /* rule number a */
-    EXPR_DFA,    /* what dfas[a] matches; never the empty text */
+    EXPR_DFA,    /* what dfas[a] matches, the empty text perhaps */
     EXPR_STRING, /* a JSON string of min to max characters */
     EXPR_KEY,    /* a JSON string that no key of this object was before; names: kids[a, a + n) are
                     EXPR_BYTES of keys (as in the text, without quotes) that are taken.

@@ -36,4 +36,7 @@ size_t utf8_valid_prefix(const char *s, size_t len);
 /* Length, 1 to 4, of the character at s, and its code point; 0 if no valid one begins there. */
 size_t utf8_char(const char *s, size_t len, uint32_t *code_point);
 
+/* The bytes of a code point up to U+10FFFF. out: room for UTF8_CHAR_MAX. Returns how many. */
+size_t utf8_put(char *out, uint32_t code_point);
+
 #endif

@@ -9,11 +9,6 @@ struct attribute {
     struct str value;
 };
 
-static struct str of(const char *text)
-{
-    return (struct str){text, strlen(text)};
-}
-
 static void mark(struct prompt *p, enum marker m)
 {
     prompt_markup(p, chat_marker_text(m));
@@ -29,12 +24,12 @@ static void open_element(struct prompt *p, const char *tag, const struct attribu
                          unsigned n)
 {
     mark(p, MARK_OPEN);
-    prompt_content(p, of(tag));
+    prompt_content(p, str_of(tag));
     for (unsigned i = 0; i < n; i++) {
         struct buf *b = prompt_begin(p);
 
         buf_str(b, STR(" "));
-        buf_str(b, of(attributes[i].key));
+        buf_str(b, str_of(attributes[i].key));
         prompt_end(p, TOKEN_CONTENT);
         prompt_content(p, STR("=\""));
         put_value(p, attributes[i].value);
@@ -46,7 +41,7 @@ static void open_element(struct prompt *p, const char *tag, const struct attribu
 static void close_element(struct prompt *p, const char *tag)
 {
     mark(p, MARK_CLOSE);
-    prompt_content(p, of(tag));
+    prompt_content(p, str_of(tag));
     mark(p, MARK_SEP);
 }
 
@@ -61,7 +56,7 @@ static void end_message(struct prompt *p, int32_t message)
 
 static struct buf *note_begin(struct prompt *p, const char *type)
 {
-    struct attribute a[] = {{"role", STR("system")}, {"type", of(type)}};
+    struct attribute a[] = {{"role", STR("system")}, {"type", str_of(type)}};
 
     open_element(p, "message", a, 2);
     return prompt_begin(p);
@@ -108,7 +103,7 @@ static void note_effort(struct prompt *p, const char *effort)
     buf_str(b, STR("`thinking_effort` guides on how much to think in your thinking channel (not "
                    "including the response channel), supported values include `low`, `medium`, "
                    "`high`, and `max`.\nNow the system is invoked with `thinking_effort="));
-    buf_str(b, of(effort));
+    buf_str(b, str_of(effort));
     buf_str(b, STR("`."));
     note_end(p, -1);
 }
@@ -178,7 +173,7 @@ static int put_image(struct prompt *p, const struct chat *chat, const struct mes
                        m->source, nth);
     snprintf(size, sizeof(size), "image %ux%u", part->width, part->height);
     buf_str(b, chat_marker_text(MARK_MEDIA_BEGIN));
-    buf_str(b, of(size));
+    buf_str(b, str_of(size));
     buf_str(b, chat_marker_text(MARK_MEDIA_CONTENT));
     buf_str(b, chat_marker_text(MARK_MEDIA_PAD));
     buf_str(b, chat_marker_text(MARK_MEDIA_END));
@@ -212,7 +207,7 @@ static const char *type_of_value(const struct node *value)
 
 static void put_argument(struct prompt *p, const struct node *value)
 {
-    struct attribute a[] = {{"key", value->key}, {"type", of(type_of_value(value))}};
+    struct attribute a[] = {{"key", value->key}, {"type", str_of(type_of_value(value))}};
 
     open_element(p, "argument", a, 2);
     if (value->type == NODE_STRING) {
@@ -267,7 +262,7 @@ static int put_message(struct prompt *p, const struct chat *chat, const struct c
                        const struct message *m, struct err *e)
 {
     static const char *const roles[] = {"system", "user", "assistant", "tool"};
-    struct attribute a[3] = {{"role", of(roles[m->role])}};
+    struct attribute a[3] = {{"role", str_of(roles[m->role])}};
     char number[16];
     unsigned n = 1;
 
@@ -278,7 +273,7 @@ static int put_message(struct prompt *p, const struct chat *chat, const struct c
     if (m->role == ROLE_TOOL) {
         a[n++] = (struct attribute){"tool", m->tool};
         snprintf(number, sizeof(number), "%u", m->nth);
-        a[n++] = (struct attribute){"index", of(number)};
+        a[n++] = (struct attribute){"index", str_of(number)};
     } else if (m->name.len) {
         a[n++] = (struct attribute){"name", m->name};
     }

@@ -392,10 +392,21 @@ static void tools_beyond_the_limits_are_refused_with_both_values(void **state)
     host_close(&h);
 }
 
-/* The halves that a cut leaves are no text under a grammar, and are without one. */
+/* The halves that a cut leaves are no text under a grammar, and are without one: nothing was asked
+ * for, or it was refused. */
 static void a_cut_reply_under_a_grammar_ends_with_whole_text(void **state)
 {
     static const char said[] = "{}<|close|>resp";
+    static const struct {
+        const char *json;
+        struct chat_constraint k;
+        int rc;
+        bool held;
+    } list[] = {
+        {HI OBJECT "}", {0}, 0, true},
+        {HI "}", {0}, 0, false},
+        {HI "}", {.schema = STR("[]")}, ERR_FORMAT, false},
+    };
     struct host h = host_of(K3_SPECIALS, NULL);
     int32_t ids[32];
     size_t n;
@@ -403,13 +414,13 @@ static void a_cut_reply_under_a_grammar_ends_with_whole_text(void **state)
     (void)state;
     assert_int_equal(
         tokenizer_encode(h.tokenizer, TOKEN_MARKUP, said, strlen(said), ids, 32, &n, &h.e), 0);
-    for (int held = 0; held < 2; held++) {
+    for (size_t c = 0; c < sizeof(list) / sizeof(list[0]); c++) {
         const waste_event *events;
         struct reply *r = NULL;
         struct str message;
         size_t n_events;
 
-        assert_int_equal(grammar_of(&h, held ? HI OBJECT "}" : HI "}", NULL), 0);
+        assert_int_equal(grammar_of(&h, list[c].json, &list[c].k), list[c].rc);
         assert_int_equal(reply_open(&r, h.prompt, &h.e), 0);
         for (size_t i = 0; i < n; i++)
             assert_int_equal(reply_feed(r, ids[i], &events, &n_events, &h.e), 0);
@@ -418,8 +429,8 @@ static void a_cut_reply_under_a_grammar_ends_with_whole_text(void **state)
         assert_int_equal(reply_message(r, &message, &h.e), 0);
         assert_int_equal(
             strncmp(message.s,
-                    held ? "{\"role\": \"assistant\", \"content\": \"{}\"}"
-                         : "{\"role\": \"assistant\", \"content\": \"{}<|close|>resp\"}",
+                    list[c].held ? "{\"role\": \"assistant\", \"content\": \"{}\"}"
+                                 : "{\"role\": \"assistant\", \"content\": \"{}<|close|>resp\"}",
                     message.len),
             0);
         reply_close(r);
