@@ -219,15 +219,18 @@ static int reset(struct chat *chat, char *rest)
 
 /* ---- files ---- */
 
-/* The session to where the conversation is: after /undo it is further. */
+/* The session to where the conversation is: after /undo and /reset it is further. */
 static int rewind_session(struct chat *chat)
 {
     int32_t *ids = NULL;
     size_t n = 0, reused;
-    int rc = json_array_size(chat->talk.messages) ? render_seen(chat, &ids, &n) : 0;
+    int rc =
+        json_array_size(chat->talk.messages) || chat->talk.system ? render_seen(chat, &ids, &n) : 0;
 
     if (!rc && n)
         waste_store_resume(chat->by.store, chat->by.session, ids, n, NULL, &reused);
+    else if (!rc)
+        waste_session_reset(chat->by.session);
     free(ids);
     return rc;
 }
