@@ -109,6 +109,7 @@ static char *edit_elsewhere(struct chat *chat, const char *editor, const char *t
     char name[PATH_MAX], command[PATH_MAX + 300];
     char *edited = NULL;
     int fd, status = -1;
+    bool written;
     FILE *f;
 
     snprintf(name, sizeof(name), "%s/waste-XXXXXX.txt", tmp && *tmp ? tmp : "/tmp");
@@ -118,9 +119,12 @@ static char *edit_elsewhere(struct chat *chat, const char *editor, const char *t
         refuse(chat, name, strerror(errno));
         return NULL;
     }
-    fwrite(text, 1, *len, f);
-    fputc('\n', f);
-    fclose(f);
+    written = fwrite(text, 1, *len, f) == *len && fputc('\n', f) != EOF;
+    if (fclose(f) || !written) {
+        refuse(chat, name, strerror(errno));
+        unlink(name);
+        return NULL;
+    }
     snprintf(command, sizeof(command), "%.250s '%s'", editor, name);
     if (!strchr(name, '\''))
         status = system(command);
