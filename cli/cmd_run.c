@@ -352,14 +352,19 @@ static int read_prompt(struct run *r, const char *path)
 
 static int open_batch(struct run *r, const char *path)
 {
+    const struct opts *o = &r->c->opts;
+    const char *other = o->ids        ? "--ids"
+                        : o->n_images ? "--image: messages name their pictures (--vision)"
+                        : o->json     ? "--json: the file has the objects"
+                        : o->bos      ? "--bos"
+                        : o->markup_set && o->markup             ? "--markup"
+                        : opts_origin(o, "profile") == FROM_FLAG ? "--profile"
+                                                                 : NULL;
     int rc;
 
-    if (r->c->opts.ids || r->c->opts.json || r->c->opts.n_images)
-        return fail(r->c, EXIT_USAGE, NULL, "--out", "it does not go with %s",
-                    r->c->opts.ids        ? "--ids"
-                    : r->c->opts.n_images ? "--image: messages name their pictures (--vision)"
-                                          : "--json: the file has the objects");
-    if (r->c->opts.tools)
+    if (other)
+        return fail(r->c, EXIT_USAGE, NULL, "--out", "it does not go with %s", other);
+    if (o->tools)
         return fail(r->c, EXIT_USAGE, NULL, "--tools", "with --out the requests have the tools");
     rc = batch_open(&r->batch, r->c, path, &r->by.grammar);
     if (!rc)
