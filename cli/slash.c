@@ -475,7 +475,7 @@ static int stats(struct chat *chat, char *rest)
     return 0;
 }
 
-/* ---- the table ---- */
+/* ---- pictures ---- */
 
 static int image(struct chat *chat, char *rest)
 {
@@ -505,6 +505,8 @@ static int image(struct chat *chat, char *rest)
          info.height, info.n_rows);
     return 0;
 }
+
+/* ---- the table ---- */
 
 static int quit(struct chat *chat, char *rest)
 {
