@@ -728,8 +728,7 @@ static int ask(struct batch *b, struct speaker *s, struct asked *a, json_t *o, s
     if (!rc)
         note(b->c, "line %lld: %u token%s, %.2f tok/s, ended by %s",
              (long long)json_integer_value(json_object_get(o, "line")), t.n_generated,
-             plural(t.n_generated), t.decode_s > 0 ? t.n_generated / t.decode_s : 0,
-             end_text(t.end));
+             plural(t.n_generated), turn_rate(&t), end_text(t.end));
     turn_close(&t);
     return rc;
 }

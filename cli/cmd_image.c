@@ -1,6 +1,7 @@
 /* cli/cmd_image.c - what a model will see of a picture. */
 #include "cli/cmd.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,12 +49,17 @@ static bool write_png(FILE *f, const struct image *m)
 
 static int write_picture(struct cli *c, const char *path, const struct image *m)
 {
-    FILE *f = fopen(path, "wbe");
-    bool good = f && (ends_in_png(path) ? write_png : write_ppm)(f, m);
+    FILE *f;
+    bool good;
 
+    errno = 0; /* libpng may fail without one */
+    f = fopen(path, "wbe");
+    good = f && (ends_in_png(path) ? write_png : write_ppm)(f, m);
     if (f && fclose(f))
         good = false;
-    return good ? 0 : fail(c, EXIT_RUNTIME, NULL, path, "cannot be written");
+    return good ? 0
+                : fail(c, EXIT_RUNTIME, NULL, path, "cannot be written: %s",
+                       errno ? strerror(errno) : "the encoder refused it");
 }
 
 /* Decode as for a model; with --out, keep what came of it. */

@@ -85,7 +85,6 @@ static json_t *summary_json(struct run *r, const struct tally *d)
 {
     const struct opts *o = &r->c->opts;
     struct turn *t = &r->turn;
-    double n_decode = t->n_generated > 1 ? t->n_generated - 1 : 0;
     json_t *s =
         json_pack("{s:b, s:s, s:o, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:o}", "done", 1, "stop",
                   end_name(t->end), "text",
@@ -93,7 +92,7 @@ static json_t *summary_json(struct run *r, const struct tally *d)
                   "prompt_tokens", (json_int_t)t->n_ids, "generated_tokens",
                   (json_int_t)t->n_generated, "prefill_s", t->prefill_s, "decode_s", t->decode_s,
                   "prefill_tok_per_s", rate((double)t->n_fed, t->prefill_s), "tok_per_s",
-                  rate(n_decode, t->decode_s), "temperature", o->temp, "seed", json_u64(o->seed));
+                  turn_rate(t), "temperature", o->temp, "seed", json_u64(o->seed));
 
     if (s && (tally_json(s, d) ||
               (o->profile && json_object_set_new(s, "profile", profile_json(&r->profile))))) {
@@ -114,7 +113,6 @@ static json_t *summary_json(struct run *r, const struct tally *d)
 static void closing_lines(const struct run *r, const struct tally *d)
 {
     const struct turn *t = &r->turn;
-    double n_decode = t->n_generated > 1 ? t->n_generated - 1 : 0;
 
     note(r->c, "%s", "");
     if (t->n_reused)
@@ -126,8 +124,7 @@ static void closing_lines(const struct run *r, const struct tally *d)
         note(r->c, "prompt   %zu token%s, %.2f tok/s", t->n_fed, plural(t->n_fed),
              rate((double)t->n_fed, t->prefill_s));
     note(r->c, "answer   %u token%s, %.2f tok/s, ended by %s%s%s%s", t->n_generated,
-         plural(t->n_generated), rate(n_decode, t->decode_s), end_text(t->end),
-         t->end == END_STRING ? " \"" : "",
+         plural(t->n_generated), turn_rate(t), end_text(t->end), t->end == END_STRING ? " \"" : "",
          t->end == END_STRING ? r->c->opts.stop[t->answer.matched] : "",
          t->end == END_STRING ? "\"" : "");
     if (speaker_cut(&r->by))
@@ -352,14 +349,19 @@ static int read_prompt(struct run *r, const char *path)
 
 static int open_batch(struct run *r, const char *path)
 {
+    const struct opts *o = &r->c->opts;
+    const char *other = o->ids        ? "--ids"
+                        : o->n_images ? "--image: messages name their pictures (--vision)"
+                        : o->json     ? "--json: the file has the objects"
+                        : o->bos      ? "--bos"
+                        : o->markup_set && o->markup             ? "--markup"
+                        : opts_origin(o, "profile") == FROM_FLAG ? "--profile"
+                                                                 : NULL;
     int rc;
 
-    if (r->c->opts.ids || r->c->opts.json || r->c->opts.n_images)
-        return fail(r->c, EXIT_USAGE, NULL, "--out", "it does not go with %s",
-                    r->c->opts.ids        ? "--ids"
-                    : r->c->opts.n_images ? "--image: messages name their pictures (--vision)"
-                                          : "--json: the file has the objects");
-    if (r->c->opts.tools)
+    if (other)
+        return fail(r->c, EXIT_USAGE, NULL, "--out", "it does not go with %s", other);
+    if (o->tools)
         return fail(r->c, EXIT_USAGE, NULL, "--tools", "with --out the requests have the tools");
     rc = batch_open(&r->batch, r->c, path, &r->by.grammar);
     if (!rc)

@@ -15,6 +15,7 @@
 #include <histedit.h>
 #include <langinfo.h>
 #include <locale.h>
+#include <termios.h>
 #include <wchar.h>
 #else
 typedef struct editline EditLine;
@@ -155,10 +156,13 @@ static enum lines_got edited_line(struct lines *l, const char *prefill, const ch
     int n;
 
     el_resize(l->el);
+    el_set(l->el, EL_PREP_TERM, 1); /* before there is a prompt to type at */
     if (prefill && *prefill)
         el_push(l->el, prefill);
     *line = el_gets(l->el, &n);
     if (!*line || n <= 0) {
+        if (term_interrupted())
+            tcflush(0, TCIFLUSH); /* typed ahead of it, too */
         fputs(term_interrupted() ? "^C\n" : "\n", stderr);
         return term_interrupted() ? LINES_INTERRUPT : LINES_END;
     }
@@ -244,6 +248,8 @@ static void edit_open(struct lines *l, const char *path, char why[256])
     el_set(l->el, EL_PROMPT, prompt_of);
     el_set(l->el, EL_EDITOR, "emacs");
     el_set(l->el, EL_SIGNAL, 0);
+    /* A flush between the wait for a byte and its read would leave the read waiting. */
+    el_set(l->el, EL_SETTY, "-d", "+noflsh", NULL);
     el_set(l->el, EL_GETCFN, next_char);
     el_set(l->el, EL_BIND, "^R", "em-inc-search-prev", NULL);
     el_set(l->el, EL_HIST, recall, l);

@@ -14,8 +14,8 @@
 
 enum { PREFIX = sizeof("WASTE_") - 1 };
 
-/* Names of the documents that this version does not have; "unknown" would send people searching
- * for a spelling. */
+/* Names that people will try, of what this version does not have; "unknown" would send them
+ * searching for a spelling. */
 static const char *const later_options[] = {
     "logprobs",
     "sampling",
@@ -281,8 +281,9 @@ enum opt_origin opts_origin(const struct opts *o, const char *name)
 
 bool opts_in_file(const struct opt *opt)
 {
-    static const char *const one_call[] = {"file", "ids",     "bos",    "out",       "json",
-                                           "help", "version", "config", "no-config", "usage"};
+    static const char *const one_call[] = {"file",      "ids",   "bos",     "out",
+                                           "json",      "help",  "version", "config",
+                                           "no-config", "usage", "image"};
 
     return (opt->name || opt->letter) && opt->kind != OPT_MODE &&
            (opt->commands & (CMD_RUN | CMD_CHAT)) &&

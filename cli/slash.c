@@ -109,6 +109,7 @@ static char *edit_elsewhere(struct chat *chat, const char *editor, const char *t
     char name[PATH_MAX], command[PATH_MAX + 300];
     char *edited = NULL;
     int fd, status = -1;
+    bool written;
     FILE *f;
 
     snprintf(name, sizeof(name), "%s/waste-XXXXXX.txt", tmp && *tmp ? tmp : "/tmp");
@@ -118,9 +119,12 @@ static char *edit_elsewhere(struct chat *chat, const char *editor, const char *t
         refuse(chat, name, strerror(errno));
         return NULL;
     }
-    fwrite(text, 1, *len, f);
-    fputc('\n', f);
-    fclose(f);
+    written = fwrite(text, 1, *len, f) == *len && fputc('\n', f) != EOF;
+    if (fclose(f) || !written) {
+        refuse(chat, name, strerror(errno));
+        unlink(name);
+        return NULL;
+    }
     snprintf(command, sizeof(command), "%.250s '%s'", editor, name);
     if (!strchr(name, '\''))
         status = system(command);
@@ -219,15 +223,18 @@ static int reset(struct chat *chat, char *rest)
 
 /* ---- files ---- */
 
-/* The session to where the conversation is: after /undo it is further. */
+/* The session to where the conversation is: after /undo and /reset it is further. */
 static int rewind_session(struct chat *chat)
 {
     int32_t *ids = NULL;
     size_t n = 0, reused;
-    int rc = json_array_size(chat->talk.messages) ? render_seen(chat, &ids, &n) : 0;
+    int rc =
+        json_array_size(chat->talk.messages) || chat->talk.system ? render_seen(chat, &ids, &n) : 0;
 
     if (!rc && n)
         waste_store_resume(chat->by.store, chat->by.session, ids, n, NULL, &reused);
+    else if (!rc)
+        waste_session_reset(chat->by.session);
     free(ids);
     return rc;
 }
@@ -468,7 +475,7 @@ static int stats(struct chat *chat, char *rest)
     return 0;
 }
 
-/* ---- the table ---- */
+/* ---- pictures ---- */
 
 static int image(struct chat *chat, char *rest)
 {
@@ -498,6 +505,8 @@ static int image(struct chat *chat, char *rest)
          info.height, info.n_rows);
     return 0;
 }
+
+/* ---- the table ---- */
 
 static int quit(struct chat *chat, char *rest)
 {

@@ -15,7 +15,7 @@
 struct talk {
     char *system, *effort; /* owned; NULL: none, the format's own */
     json_t *messages;
-    json_t *tools; /* NULL: none */
+    json_t *tools;    /* NULL: none */
     json_t *attached; /* pictures that go with the next message of the user */
 };
 

@@ -463,6 +463,11 @@ void turn_run(struct turn *t)
     tally_now(&t->ended, t->by->ctx);
 }
 
+double turn_rate(const struct turn *t)
+{
+    return t->n_generated > 1 && t->decode_s > 0 ? (t->n_generated - 1) / t->decode_s : 0;
+}
+
 int turn_fail(const struct turn *t, const char *what)
 {
     if (t->status != WASTE_OK)

@@ -103,6 +103,9 @@ void turn_run(struct turn *t);
 void turn_show_reasoning(struct turn *t);
 void turn_end_reasoning(struct turn *t);
 
+/* Tokens per second of the answer, without the first one, which is the prompt's; 0: no other. */
+double turn_rate(const struct turn *t);
+
 /* END_ERROR: say so; returns an exit code. */
 int turn_fail(const struct turn *t, const char *what);
 

@@ -118,7 +118,7 @@ static const struct command {
      "  waste synth demo-synth.waste --shape tiny-kimi\n"
      "  waste synth noise.waste --shape kimi-linear-48b --layers 4\n"},
     {"serve", 0, cmd_serve, 1, 1, "MODEL",
-     "answer requests over HTTP, as OpenAI's clients send them",
+     "answer requests over HTTP, as OpenAI's and Anthropic's clients send them",
      "The server is Python with aiohttp and prometheus_client, on libwaste. Its options\n"
      "are its own: `waste serve --help`. The command comes first.",
      "  waste serve kimi-linear.waste --port 8000\n"
@@ -133,9 +133,6 @@ static const struct command {
     {"version", CMD_VERSION, cmd_version, 0, 0, "", "version and build", NULL, NULL},
     {"help", CMD_HELP, cmd_help, 0, 1, "[COMMAND]", "this text, or a command's", NULL, NULL},
 };
-
-/* Commands of later versions, and of other programs. */
-static const char *const later_commands[] = {"bench"};
 
 static const struct command *command_named(const char *name)
 {
@@ -179,10 +176,9 @@ static int unknown_command(struct cli *c, const char *name)
 {
     const char *names[N_ELEMS(commands)], *near;
 
-    for (size_t i = 0; i < N_ELEMS(later_commands); i++) {
-        if (!strcmp(later_commands[i], name))
-            return fail(c, EXIT_USAGE, NULL, name, "not in this version");
-    }
+    if (!strcmp(name, "bench"))
+        return fail(c, EXIT_USAGE, "`waste-bench help` lists what it measures.", name,
+                    "a program of its own: waste-bench");
     for (size_t i = 0; i < N_ELEMS(commands); i++)
         names[i] = commands[i].name;
     near = nearest_name(name, names, N_ELEMS(commands));

@@ -280,8 +280,9 @@ const struct bench_command bench_decode = {
         "Feeds the same tokens one by one in each numeric profile and CPU level, and splits the\n"
         "time of a token into waiting for reads, experts, trunk and rest. Beside it what no\n"
         "program could be faster than: memory, read once at the rate of a plain sum on all\n"
-        "threads, and the drive, at the rate of reads that nothing else goes on beside. `expl` is the share of\n"
-        "the time that the larger floor explains. Levels of one profile must agree to the bit.",
+        "threads, and the drive, at the rate of reads that nothing else goes on beside. `expl`\n"
+        "is the share of the time that the larger floor explains. Levels of one profile must\n"
+        "agree to the bit.",
     .flags = flags,
     .min_args = 1,
     .max_args = 1,

@@ -328,7 +328,9 @@ def test_the_file_of_answers(tmp_path):
     assert b"not a file" in batch(asked, "/dev/null", check=1).stderr
     batch(asked, tmp_path / "no" / "where", check=1)
     batch(tmp_path / "nothing", tmp_path / "out", check=1)
-    waste("run", "demo", "--ids", "1", "--out", tmp_path / "out", check=2)
+    for args in (["--ids", "1"], ["--bos"], ["--markup"], ["--profile"]):
+        assert args[0].encode() in batch(asked, tmp_path / "out", *args, check=2).stderr
+    assert not (tmp_path / "out").exists()
     with open(tmp_path / "busy", "w") as f:
         fcntl.flock(f, fcntl.LOCK_EX)
         assert b"another run" in batch(asked, tmp_path / "busy", check=5).stderr

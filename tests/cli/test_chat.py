@@ -245,6 +245,16 @@ def test_what_was_undone_is_not_saved(home, tmp_path):
     assert later[0]["text"] == answers[2]["text"] and later[0]["reused_tokens"] > 0
 
 
+@pytest.mark.parametrize("back", ["/undo", "/reset"])
+@pytest.mark.parametrize("system", [(), ("--system", "Be brief.")], ids=["bare", "system"])
+def test_a_conversation_that_was_taken_back_whole_is_not_saved(back, system, home, tmp_path):
+    # the state had all that was said
+    file = tmp_path / "talk.state"
+    _, told = chat([ASKED, back, f"/save {file}"], home, *system)
+    assert "0 messages, and the state after 0 tokens" in told
+    assert note_of(file)["messages"] == []
+
+
 def test_a_state_of_other_settings_gives_its_text(home, tmp_path):
     file = tmp_path / "talk.state"
     chat([ASKED, f"/save {file}"], home, "--numeric", "f32")

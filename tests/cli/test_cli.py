@@ -124,7 +124,7 @@ def test_version():
 
 @pytest.mark.parametrize("args, words", [
     (["rum", "x"], ["rum", "run"]),
-    (["bench", "x"], ["bench", "not in this version"]),
+    (["bench", "x"], ["bench", "waste-bench"]),
     (["chat", "a", "b"], ["b", "too many"]),
     (["chat", "a", "--raw"], ["--raw", "chat"]),
     (["config", "hide"], ["config show"]),

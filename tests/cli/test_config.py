@@ -79,6 +79,7 @@ def test_what_a_command_does_not_understand_does_not_concern_it(config):
     ("temp = -1", ["temp", "range"]),
     ("verify = perhaps", ["verify", "perhaps"]),
     ("file = x", ["file", "one call"]),
+    ("image = x.jpg", ["image", "one call"]),
     ("help", ["help", "one call"]),
     ("shape = k3", ["shape"]),
     ("[demo]", ["[model NAME]"]),

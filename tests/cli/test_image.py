@@ -41,6 +41,12 @@ def test_image_writes_what_the_tower_is_shown(photo, tmp_path, name):
     assert said["padded"] == [112, 84] and said["format"] == "JPEG" and said["tower_macs"] == 0
 
 
+@pytest.mark.parametrize("name, why", [("no/seen.png", "No such file"), ("/dev/full", "No space left")])
+def test_image_says_why_it_cannot_write(name, why, photo, tmp_path):
+    error = waste_error("image", photo, "--out", tmp_path / name, check=1)
+    assert "cannot be written" in error["detail"] and why in error["detail"]
+
+
 def test_image_follows_the_rule_of_a_model(photo, seeing):
     whole, few = (waste_json("image", photo, seeing, *more) for more in ([], ["--image-patches", 8]))
     assert whole["resized"] == [100, 70] and whole["tower_macs"] > few["tower_macs"] > 0
