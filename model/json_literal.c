@@ -1,25 +1,6 @@
 #include "model/json_literal.h"
 
-#include <stdio.h>
-
-enum { DIGITS_EXACT = 17, NUMBER_BYTES = 40 };
-
-static void put_real(struct buf *b, double v)
-{
-    char text[NUMBER_BYTES];
-
-    for (int digits = 1; digits <= DIGITS_EXACT; digits++) {
-        snprintf(text, sizeof(text), "%.*g", digits, v);
-        if (strtod(text, NULL) == v)
-            break;
-    }
-    for (char *p = text; *p; p++)
-        if (*p == ',') /* as some locales write it */
-            *p = '.';
-    buf_put(b, text, strlen(text));
-    if (!strpbrk(text, ".e"))
-        buf_str(b, STR(".0")); /* it was no integer in the schema */
-}
+#include "model/json_write.h"
 
 static void put_other(struct buf *b, const json_t *x)
 {
@@ -48,7 +29,7 @@ void json_literal(struct buf *b, const json_t *x)
     size_t i;
 
     if (json_is_real(x)) {
-        put_real(b, json_real_value(x));
+        json_write_double(b, json_real_value(x));
     } else if (json_is_array(x)) {
         buf_str(b, STR("["));
         json_array_foreach((json_t *)x, i, value)

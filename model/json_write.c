@@ -81,24 +81,29 @@ static void write_double(struct buf *b, double v)
     buf_put(b, text, strlen(text));
 }
 
-/* The host's locale must not decide what a point is. */
-static void write_real(struct buf *b, struct str text)
+/* v, or what text reads as if there is one. The host's locale must not decide what a point is. */
+static void write_real(struct buf *b, double v, const struct str *text)
 {
     locale_t c = newlocale(LC_ALL_MASK, "C", (locale_t)0), before;
-    double v;
 
     if (!c) {
         b->failed = true;
         return;
     }
     before = uselocale(c);
-    v = strtod(text.s, NULL);
+    if (text)
+        v = strtod(text->s, NULL);
     if (isfinite(v))
         write_double(b, v);
     else
-        buf_str(b, text);
+        buf_str(b, *text);
     uselocale(before);
     freelocale(c);
+}
+
+void json_write_double(struct buf *b, double v)
+{
+    write_real(b, v, NULL);
 }
 
 static int key_order(const void *a, const void *b)
@@ -167,7 +172,7 @@ void json_write(struct buf *b, const struct node *node, enum json_style style)
         buf_str(b, str_is(node->text, STR("-0")) ? STR("0") : node->text);
         break;
     case NODE_REAL:
-        write_real(b, node->text);
+        write_real(b, 0, &node->text);
         break;
     case NODE_STRING:
         json_write_string(b, node->text);

@@ -18,6 +18,7 @@ enum json_style {
 /* Failure sticks in b. */
 void json_write(struct buf *b, const struct node *node, enum json_style style);
 void json_write_string(struct buf *b, struct str s);        /* with its quotes */
+void json_write_double(struct buf *b, double v);            /* finite */
 void json_write_characters(struct buf *b, struct str part); /* of a string that comes in parts */
 
 #endif
