@@ -269,12 +269,25 @@ static int properties_add(struct schemas *s, json_t *to, const json_t *from, con
     return 0;
 }
 
+static bool members_fit(const json_t *schema)
+{
+    const json_t *p = json_object_get(schema, "properties"),
+                 *r = json_object_get(schema, "required");
+
+    return (!p || json_is_object(p)) && (!r || json_is_array(r));
+}
+
 static int objects_both(struct schemas *s, json_t *to, const json_t *a, const json_t *b)
 {
     const json_t *ra = schema_additional(a), *rb = schema_additional(b);
-    json_t *p = json_object();
+    json_t *p;
     int rc;
 
+    if (!members_fit(a) || !members_fit(b))
+        return err_set(s->e, ERR_FORMAT,
+                       "schema: of schemas that must hold at once, one has properties that are no "
+                       "object, or required that is no list");
+    p = json_object();
     rc = properties_add(s, p, a, b);
     if (!rc)
         rc = properties_add(s, p, b, a);
