@@ -26,7 +26,6 @@ LINES_MAX = 800
 TEST_LINES_MAX = 1000
 LONGER = {
     "include/waste.h": "the one door: whoever embeds the engine reads one file",
-    "model/convert.c": "one conversion from its plan to its end, in the order in which it happens",
     "scripts/fetch_weights": "is copied alone to where the disks are",
     "storage/pool.c": "one state machine; every function of it changes the same few fields",
 }
