@@ -28,7 +28,7 @@ def clean_env(extra=None):
     """No WASTE_* of the caller: the program would refuse WASTE_BIN, as it should. Nor options."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("WASTE_")}
     env.pop("NO_COLOR", None)
-    env["XDG_CONFIG_HOME"] = "/nonexistent"
+    env["XDG_CONFIG_HOME"] = "/dev/null/none"  # root could make /nonexistent, and programs do
     env["TERM"] = "xterm"
     env.update(extra or {})
     return env

@@ -204,11 +204,11 @@ def test_a_missing_model_is_exit_1(tmp_path):
 def test_a_missing_model_says_so_once_and_how_to_get_one(tmp_path):
     for command in ["run", "eval", "tokenize", "detokenize", "plan", "info", "verify"]:
         args = [] if command in ["plan", "info", "verify"] else ["1"]
-        for name in ["/nonexistent", "nonexistent"]:
+        for name in [str(tmp_path / "nonexistent"), "nonexistent"]:
             error = waste_error(command, name, *args, check=1, cwd=tmp_path)
             assert error["error"] == name and error["detail"].startswith("no such model")
             assert "scripts/demo" in error["hint"] and "waste help synth" in error["hint"]
-        err = waste(command, "/nonexistent", *args, check=1).stderr
+        err = waste(command, tmp_path / "nonexistent", *args, check=1).stderr
         assert err.count(b"/nonexistent") == 1
         err = waste(command, tmp_path, *args, check=1).stderr.decode()
         assert err.count(str(tmp_path)) == 1 and "no manifest.json" in err

@@ -244,7 +244,7 @@ static void a_route_trace_has_a_line_per_token_and_moe_layer(void **state)
     fclose(f);
     unlink(path);
     /* a trace that cannot be written ends the call, not the session */
-    assert_int_equal(open_traced("/nonexistent/trace", &ctx), WASTE_E_IO);
+    assert_int_equal(open_traced("/dev/null/trace", &ctx), WASTE_E_IO);
     assert_int_equal(open_traced("/dev/full", &ctx), WASTE_OK);
     assert_int_equal(waste_eval(ctx, g->ids, 1, NULL, NULL), WASTE_E_IO);
     assert_non_null(strstr(waste_error_detail(ctx), "route trace"));
