@@ -785,6 +785,8 @@ WASTE_API waste_status waste_reply_message(waste_reply *r, const char **json, si
  * if a store has them all. In waste_session_ids such a place is negative, and names the
  * picture and the row: prefixes are only shared where the pictures are the same. See
  * docs/IMAGES.md. */
+#define WASTE_IMAGES_MAX 32 /* that wait in a session */
+
 typedef struct {
     uint32_t size;
     uint32_t width, height;               /* upright, in pixels: what the prompt is told */

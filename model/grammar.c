@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/json.h"
+#include "base/hash.h"
 #include "model/gbnf.h"
 #include "model/grammar_net.h"
 #include "model/intern.h"
@@ -117,17 +117,13 @@ static bool dfa_same(const struct dfa *x, const struct dfa *y)
            !memcmp(x->final, y->final, x->n);
 }
 
-static uint64_t dfa_hash(const struct dfa *d) /* FNV-1a */
+static uint64_t dfa_hash(const struct dfa *d)
 {
-    uint64_t h = UINT64_C(0xcbf29ce484222325);
+    uint64_t h = hash_bytes(HASH_BEGIN, d->class_of, sizeof(d->class_of));
 
-    for (size_t i = 0; i < sizeof(d->class_of); i++)
-        h = (h ^ d->class_of[i]) * UINT64_C(0x100000001b3);
     for (size_t i = 0; i < (size_t)d->n * d->n_classes; i++)
-        h = (h ^ d->next[i]) * UINT64_C(0x100000001b3);
-    for (unsigned i = 0; i < d->n; i++)
-        h = (h ^ d->final[i]) * UINT64_C(0x100000001b3);
-    return h;
+        h = hash_step(h, d->next[i]);
+    return hash_bytes(h, d->final, d->n);
 }
 
 /* Where the number of an automaton like this is or belongs; NULL: nowhere. *fresh: it is new. */

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/buf.h"
 #include "base/json.h"
-#include "model/buf.h"
 #include "model/json_literal.h"
 #include "model/json_schema_values.h"
 #include "model/json_text.h"

@@ -5,10 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/buf.h"
 #include "base/json.h"
-#include "model/buf.h"
 #include "model/json_literal.h"
 #include "model/json_text.h"
+#include "model/xtml.h"
 
 static uint32_t value_in(struct reader *s, const json_t *schema, const char *step, enum form form)
 {
@@ -265,7 +266,7 @@ static uint32_t attribute_text(struct reader *s, const char *name)
     struct buf b = {0};
     uint32_t expr = 0;
 
-    buf_attribute(&b, str_of(name));
+    xtml_attribute(&b, str_of(name));
     if (b.failed)
         err_set(&s->r->failed, ERR_NOMEM, "schema");
     else

@@ -49,6 +49,10 @@ struct char_range {
     uint32_t lo, hi;
 };
 
+/* Sorts n ranges and turns them into those between them, up to `most`; there is room for one more.
+ * Returns how many they are. */
+unsigned char_ranges_negate(struct char_range *range, unsigned n, uint32_t most);
+
 struct rule {
     uint32_t expr;  /* EXPR_UNSET until it has one */
     uint32_t label; /* EXPR_BYTES: its name, for messages */
