@@ -135,7 +135,7 @@ typedef struct {
     uint32_t checkpoints;    /* 0; memory for so many saved states of a full context is planned at
                                 open: for waste_checkpoint_take and waste_store. Shorter ones take
                                 less, so that more of them fit */
-    const char *route_trace; /* NULL, or a file that gets one line per decode token and MoE layer */
+    const char *route_trace; /* NULL, or a file; a line is added per decode token and MoE layer */
     /* Called between tensors and layers on the calling thread, at most every 100 ms; non-zero
      * cancels. NULL = never. */
     int (*progress)(const waste_progress *p, void *user);

@@ -111,6 +111,11 @@ def test_prompts_have_no_length_of_their_own(kimi):
     assert str(n) in error["detail"] and "--ctx" in error["hint"]
 
 
+def test_a_text_without_an_end_is_refused(kimi):
+    detail = waste_error("run", kimi, "--file", "/dev/zero", "--budget", BUDGET, check=1)["detail"]
+    assert "more than 256 MiB" in detail
+
+
 def test_a_full_context_ends_the_answer_and_is_no_error(kimi):
     tokens, summary = run_lines(kimi, "Hello", "--raw", "--ctx", 12, "-n", 50, "--budget", BUDGET, *FOREVER)
     assert summary["stop"] == "context"
