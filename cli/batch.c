@@ -677,7 +677,7 @@ static void end_answer(json_t *o, struct turn *t, const struct asked *a)
     json_object_set_new(o, "usage",
                         json_pack("{s:I, s:I, s:I}", "prompt_tokens", (json_int_t)t->n_ids,
                                   "completion_tokens", (json_int_t)t->n_generated, "total_tokens",
-                                  (json_int_t)(t->n_ids + t->n_generated)));
+                                  (json_int_t)t->n_ids + (json_int_t)t->n_generated));
     if (a->opts.temp > 0)
         json_object_set_new(o, "seed", json_u64(a->opts.seed));
     json_object_set_new(o, "ms", json_real((t->prefill_s + t->decode_s) * 1e3));

@@ -420,6 +420,8 @@ static void decode(struct turn *t, waste_item *item)
         else
             deliver(t, item, ms);
     }
+    item->ids = NULL; /* it was a place of ours */
+    item->n_ids = 0;
 }
 
 /* What was still held back when it ended between two tokens. */

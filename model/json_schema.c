@@ -30,6 +30,23 @@ static int shared_put(const char *text, size_t n, void *to)
     return 0;
 }
 
+/* Is there room for element `at`? Grows *list, of *cap elements. */
+static bool room(struct rules *r, void *list, size_t *cap, size_t at, size_t size)
+{
+    void **p = list, *more;
+
+    if (at < *cap)
+        return true;
+    more = realloc(*p, (2 * at + 64) * size);
+    if (!more) {
+        err_set(&r->failed, ERR_NOMEM, "schema");
+        return false;
+    }
+    *p = more;
+    *cap = 2 * at + 64;
+    return true;
+}
+
 /* Tools and properties are often alike: where the rule of a schema with this text is, or is to be
  * noted. NULL: it is large, or what it means depends on its document. */
 static uint32_t *shared_rule(struct reader *s, const json_t *schema, enum form form, bool *fresh)
@@ -44,17 +61,10 @@ static uint32_t *shared_rule(struct reader *s, const json_t *schema, enum form f
         return NULL;
     t.word[1] = (uint32_t)t.len;
     i = intern_put(&r->schemas, t.word, 2 + (uint32_t)((t.len + 3) / 4), fresh);
-    if (i != INTERN_NONE && i >= r->cap_schema) {
-        uint32_t *more = realloc(r->rule_of_schema, (2 * (size_t)i + 64) * sizeof(*more));
-
-        if (!more) {
-            err_set(&r->failed, ERR_NOMEM, "schema");
-            return NULL;
-        }
-        r->rule_of_schema = more;
-        r->cap_schema = 2 * (size_t)i + 64;
-    }
-    return i == INTERN_NONE ? NULL : &r->rule_of_schema[i];
+    if (i == INTERN_NONE ||
+        !room(r, &r->rule_of_schema, &r->cap_schema, i, sizeof(*r->rule_of_schema)))
+        return NULL;
+    return &r->rule_of_schema[i];
 }
 
 uint32_t schema_rule(struct reader *s, const json_t *schema, const char *step, enum form form)
@@ -75,34 +85,23 @@ uint32_t schema_rule(struct reader *s, const json_t *schema, const char *step, e
                 SCHEMAS_MAX);
         return 0;
     }
-    if (i != INTERN_NONE && i >= s->cap_rule_of) {
-        uint32_t *p = realloc(s->rule_of, (2 * (size_t)i + 64) * sizeof(*p));
-
-        s->rule_of = p ? p : s->rule_of;
-        s->cap_rule_of = p ? 2 * (size_t)i + 64 : s->cap_rule_of;
-        i = p ? i : INTERN_NONE;
-    }
-    if (i != INTERN_NONE && s->n_wanted == s->cap_wanted) {
-        struct wanted *p = realloc(s->wanted, (2 * s->cap_wanted + 64) * sizeof(*p));
-
-        s->wanted = p ? p : s->wanted;
-        s->cap_wanted = p ? 2 * s->cap_wanted + 64 : s->cap_wanted;
-        i = p ? i : INTERN_NONE;
+    if (i == INTERN_NONE || !room(s->r, &s->rule_of, &s->cap_rule_of, i, sizeof(*s->rule_of)) ||
+        !room(s->r, &s->wanted, &s->cap_wanted, s->n_wanted, sizeof(*s->wanted))) {
+        err_set(&s->r->failed, ERR_NOMEM, "schema");
+        return 0;
     }
     if (snprintf(path, sizeof(path), "%s%s%s", s->doc.path, step[0] ? "." : "", step) >=
         (int)sizeof(path))
         memcpy(path + sizeof(path) - 4, "...", 4);
-    if (i != INTERN_NONE) {
-        shared = shared_rule(s, schema, form, &first);
-        s->rule_of[i] = shared && !first ? *shared : rule_new(s->r, path, strlen(path));
-        if (shared && !first)
-            return s->rule_of[i];
-        if (shared)
-            *shared = s->rule_of[i];
-        s->wanted[s->n_wanted] = (struct wanted){schema, s->rule_of[i], form, strdup(path)};
-        if (s->wanted[s->n_wanted++].path)
-            return s->rule_of[i];
-    }
+    shared = shared_rule(s, schema, form, &first);
+    s->rule_of[i] = shared && !first ? *shared : rule_new(s->r, path, strlen(path));
+    if (shared && !first)
+        return s->rule_of[i];
+    if (shared)
+        *shared = s->rule_of[i];
+    s->wanted[s->n_wanted] = (struct wanted){schema, s->rule_of[i], form, strdup(path)};
+    if (s->wanted[s->n_wanted++].path)
+        return s->rule_of[i];
     err_set(&s->r->failed, ERR_NOMEM, "schema");
     return 0;
 }
