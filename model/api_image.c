@@ -75,6 +75,7 @@ waste_status waste_image_dimensions(const char *path, uint32_t *width, uint32_t 
 static int rule_of(struct vision_shape *out, const char *container, struct err *e)
 {
     struct manifest m;
+    uint64_t bytes; /* asked for because it looks whether all is there */
     int fd, rc;
 
     *out = (struct vision_shape){.max_patches = IMAGE_PATCHES_DEFAULT,
@@ -86,7 +87,8 @@ static int rule_of(struct vision_shape *out, const char *container, struct err *
         return err_sys(e, errno, "%s", container);
     rc = manifest_read(&m, fd, container, e);
     if (!rc) {
-        rc = vision_shape_read(out, &m, fd, e);
+        rc = vision_shape_read(out, &m, fd, e) || vision_weight_bytes(&bytes, out, &m, e) ? e->code
+                                                                                          : 0;
         manifest_release(&m);
     }
     close(fd);
@@ -183,6 +185,7 @@ static void tower_rest(waste_ctx *ctx)
 static int encode(waste_ctx *ctx, struct waiting *w, struct watched *by, struct err *e)
 {
     struct vision_watch watch = {&ctx->progress, tower_poll, by};
+    uint64_t t0 = now_ns();
     int rc;
 
     tower_poll(by);
@@ -196,8 +199,11 @@ static int encode(waste_ctx *ctx, struct waiting *w, struct watched *by, struct 
     rc = vision_encode(ctx->vision, &w->picture, w->rows, ctx->team, &watch, e);
     team_end(ctx->team);
     ctx->running = false;
-    if (!rc)
+    ctx->counters.sec_images += (double)(now_ns() - t0) * 1e-9;
+    if (!rc) {
+        ctx->counters.images++;
         images_seen(w);
+    }
     return rc;
 }
 
@@ -309,7 +315,7 @@ static int expand(const waste_session *s, const int32_t *ids, size_t n, int32_t 
                   size_t *n_out, struct err *e)
 {
     const struct image_queue *q = &s->images;
-    size_t need = n, places = 0, at = 0;
+    size_t need = n, places = 0;
 
     if (!s->ctx->cfg.vision)
         return no_vision(e);
@@ -321,11 +327,12 @@ static int expand(const waste_session *s, const int32_t *ids, size_t n, int32_t 
     *n_out = need;
     if (cap < need)
         return err_set(e, ERR_ARG, "%zu ids with all rows of the images, room for %zu", need, cap);
-    for (size_t i = 0, image = 0; i < n; i++) {
-        uint32_t times = ids[i] == s->ctx->media_id ? rows_of(q, (unsigned)image++) : 1;
+    for (size_t i = n, at = need; i--;) { /* from behind: out may be ids */
+        int32_t id = ids[i];
+        uint32_t times = id == s->ctx->media_id ? rows_of(q, (unsigned)--places) : 1;
 
         while (times--)
-            out[at++] = ids[i];
+            out[--at] = id;
     }
     return 0;
 }

@@ -124,7 +124,8 @@ class Counters(Structure):
                                    "guesses_wasted guesses_refused reads_retried reads_failed "
                                    "records_refused"),
                 *_fields(c_double, "sec_in_flight sec_mix sec_mlp sec_route sec_checks "
-                                   "sec_experts sec_head sec_other")]
+                                   "sec_experts sec_head sec_other"),
+                ("images", c_uint64), ("sec_images", c_double)]
 
 
 class Bias(Structure):

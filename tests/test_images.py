@@ -243,6 +243,16 @@ def test_what_a_picture_costs_is_known_before(lib, box):
     assert info.n_rows == 414
 
 
+def test_places_are_expanded_where_they_are(lib, box):
+    with Opened(lib, box) as m:
+        for p in [picture(*s) for s in SIZES]:
+            assert m.add(p)[0] == OK
+        want, n = m.expand(PROMPT)[1], c_size_t()
+        ids = (c_int32 * 100)(*PROMPT)
+        assert lib.waste_image_expand(m.ctx, ids, len(PROMPT), ids, 100, byref(n)) == OK
+        assert list(ids[:n.value]) == want
+
+
 def test_places_and_rows_that_do_not_agree_are_refused(lib, box):
     with Opened(lib, box) as m:
         assert m.feed([3, PAD, 7]) == E_ARG and "0 rows wait" in m.why()
