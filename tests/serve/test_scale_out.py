@@ -177,6 +177,20 @@ def test_a_conversation_comes_back_to_where_its_state_is(two, i):
     assert had == 1 - i and text(other) == text(second)
 
 
+def test_a_client_that_does_not_read_is_given_up_by_its_server(tmp_path):
+    """nginx does not read in its place."""
+    with cluster(tmp_path, "--write-timeout", 1) as c:
+        name = c.named(0)
+        stream = c.front.stream(CHAT, {**ENDLESS, "max_tokens": 3900, "logprobs": True,
+                                       "top_logprobs": 20}, X_Conversation_Id=name)
+        c.servers[0].wait_for_health("answering")
+        c.servers[0].wait_idle()
+        assert c.who_had(stream.headers) == 0
+        last = c.servers[0].events("request")[-1]
+        assert last["status"] == 499 and last["error"] == "the client does not read"
+        stream.abort()
+
+
 @pytest.mark.parametrize("header", ("Authorization", "X_Api_Key"))
 def test_without_a_name_a_key_decides(two, header):
     homes = [{two.who_had(two.front.get("/v1/models", **{header: f"Bearer {n}"}).headers)
