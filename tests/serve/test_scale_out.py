@@ -13,12 +13,13 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 
 import pytest
 
-from serving import PATIENCE, ROOT, Server, text_of
+from serving import DEMO, PATIENCE, ROOT, Server, text_of
 
 NGINX = shutil.which("nginx", path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin")
 CONF = ROOT / "share" / "waste-nginx.conf"
@@ -301,6 +302,9 @@ def test_what_a_full_server_refuses_goes_to_the_other_and_a_503_to_the_client_wh
             refused = c.front.post(CHAT, ENDLESS, X_Conversation_Id=name)
             assert refused.status == 503 and int(refused.headers["Retry-After"]) >= 1
             assert refused.error["code"] == "overloaded"
+        c.servers[1].stop(signal.SIGKILL)
+        answer = c.front.post(CHAT, ENDLESS, X_Conversation_Id=name)
+        assert answer.status in (502, 503) and answer.headers["Retry-After"] and answer.error
         first.abort()
         second.abort()
         c.servers[0].wait_idle()
@@ -328,6 +332,24 @@ def test_servers_may_share_a_directory_of_states(tmp_path):
         wait_until(lambda: c.home(there) == 1)
         third, had = c.chat(there, other)
         assert had == 1 and cached(third) > 80 and text(third) == text(alone)
+
+
+READ_ONLY = ["unshare", "--mount", "sh", "-c", """
+    mount --bind "$1" "$1" && mount -o remount,ro,bind "$1" && ! touch "$1/x" 2>/dev/null &&
+    exec "$0" -m serve "$@" """, sys.executable]
+
+
+def test_a_container_may_be_mounted_read_only(tmp_path):
+    model = tmp_path / "demo.waste"
+    shutil.copytree(DEMO, model)
+    if subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no mount namespaces for us here")
+    before = sorted(p.name for p in model.iterdir())
+    with Server("--learn", model=model, command=READ_ONLY) as s:
+        s.ready().chat("Hello!", 4)
+        assert s.stop() == 0
+        assert s.wait_for_event("not_learned")["level"] == "warning"
+    assert sorted(p.name for p in model.iterdir()) == before
 
 
 # ---- the configuration ----
