@@ -373,6 +373,8 @@ class Routes:
         messages = openai.check_messages(f)
         prompt, constraint = await self._render(f.bytes() if raw is None else raw, f)
         options.settings.update(constraint)
+        if options.thinking_budget is not None:
+            options.settings.update(close_ids=prompt.close_ids, close_after=options.thinking_budget)
         request.note["note"] = prompt.note or None
         return await self._chat_answer(request, options, prompt, messages, answer(prompt), sse)
 
