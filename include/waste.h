@@ -832,6 +832,11 @@ WASTE_API waste_status waste_session_image_expand(const waste_session *s, const 
                                                   size_t *n_out);
 WASTE_API waste_status waste_image_expand(waste_ctx *ctx, const int32_t *ids, size_t n,
                                           int32_t *out, size_t cap, size_t *n_out);
+/* ids, expanded, as waste_session_ids will have them: each place as the name of its row, out[n].
+ * waste_store_find and waste_store_resume take such ids, too: of another session, in which these
+ * pictures do not wait. WASTE_E_ARG: places and rows that wait differ in number. */
+WASTE_API waste_status waste_session_image_ids(const waste_session *s, const int32_t *ids, size_t n,
+                                               int32_t *out);
 /* Forget what waits. A reset of the session does not. */
 WASTE_API waste_status waste_session_image_clear(waste_session *s);
 WASTE_API waste_status waste_image_clear(waste_ctx *ctx);
