@@ -284,7 +284,7 @@ typedef struct { /* since open */
     double sec_head;    /* logits */
     double sec_other;   /* embeddings, choosing tokens, callbacks */
     uint64_t images;    /* that the vision tower saw */
-    double sec_images;  /* of that, before the passes: in none of the above */
+    double sec_images;  /* of the tower, before the passes: in none of the above */
 } waste_counters;
 
 WASTE_API waste_status waste_get_counters(const waste_ctx *ctx, waste_counters *out);

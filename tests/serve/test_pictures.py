@@ -198,8 +198,8 @@ BAD = [
     (data_url(b"hello"), "5 bytes"), (data_url(b"GIF89a" + b"\0" * 90), "GIF"),
     (data_url(b"<svg xmlns='http://www.w3.org/2000/svg'/>"), "JPEG"),
     (data_url(png()[:-40]), "ends early"), (data_url(png()[:20]), "messages[0].content[1]"),
-    (data_url(png_of(60000, 60000, b"")), "60000"), (data_url(png_of(70000, 1, b"")), "IHDR"),
-    (data_url(png_of(0, 5, b"")), "IHDR"), (data_url(png_of(8, 8, b"\0" * 99)), "Not enough"),
+    (data_url(png_of(60000, 60000, b"")), "60000"), (data_url(png_of(70000, 1, b"")), "70000"),
+    (data_url(png_of(0, 5, b"")), "0 x 5"), (data_url(png_of(8, 8, b"\0" * 99)), "Not enough"),
 ]
 
 
