@@ -63,10 +63,13 @@ static uint64_t hash_settings(const struct opts *o)
         (double)(o->seed_set ? o->seed : 0),
         o->seed_set,
         o->raw,
+        (double)o->think_limit,
     };
     uint64_t h = hash_bytes(HASH_BEGIN, numbers, sizeof(numbers));
 
     h = hash_text(hash_text(h, o->system), o->think);
+    if (o->vision) /* without it a picture is a line's error */
+        h = hash_bytes(h, "vision", 6);
     if (o->image_patches)
         h = hash_bytes(h, &o->image_patches, sizeof(o->image_patches));
     for (unsigned i = 0; i < o->n_stop; i++)
@@ -393,6 +396,7 @@ static const struct {
 } settings[] = {
     {"max_tokens", "n"},
     {"max_completion_tokens", "n"},
+    {"thinking_budget", "think-limit"},
     {"temperature", "temp"},
     {"top_p", "top-p"},
     {"top_k", "top-k"},

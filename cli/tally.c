@@ -50,7 +50,8 @@ void tally_now(struct tally *t, const waste_ctx *ctx)
     X(reads_failed)                                                                                \
     X(records_refused)                                                                             \
     X(preloaded)                                                                                   \
-    X(hits_preload)
+    X(hits_preload)                                                                                \
+    X(images)
 #define SECONDS(X)                                                                                 \
     X(sec_prefill)                                                                                 \
     X(sec_decode)                                                                                  \
@@ -62,7 +63,8 @@ void tally_now(struct tally *t, const waste_ctx *ctx)
     X(sec_checks)                                                                                  \
     X(sec_experts)                                                                                 \
     X(sec_head)                                                                                    \
-    X(sec_other)
+    X(sec_other)                                                                                   \
+    X(sec_images)
 
 struct tally tally_between(const struct tally *from, const struct tally *to)
 {
@@ -101,15 +103,20 @@ int tally_json(json_t *into, const struct tally *t)
         "io_wait_s", c->sec_io, "io_hidden_s", hidden(c), "hits_resident",
         (json_int_t)c->hits_resident, "hits_prefetch", (json_int_t)c->hits_prefetch,
         "late_prefetch", (json_int_t)c->late_prefetch, "experts_hit",
-        (json_int_t)(c->hits_resident + c->hits_prefetch), "experts_missed", (json_int_t)c->misses,
-        "late_misses", (json_int_t)c->late_misses, "bytes_read", (json_int_t)c->bytes_read,
-        "bytes_device", t->bytes_device < 0 ? json_null() : json_integer(t->bytes_device),
-        "guesses", (json_int_t)c->guesses, "guesses_wasted", (json_int_t)c->guesses_wasted,
-        "guesses_refused", (json_int_t)c->guesses_refused, "reads_retried",
-        (json_int_t)c->reads_retried, "reads_failed", (json_int_t)c->reads_failed,
-        "records_refused", (json_int_t)c->records_refused, "preloaded", (json_int_t)c->preloaded,
-        "hits_preload", (json_int_t)c->hits_preload);
+        (json_int_t)c->hits_resident + (json_int_t)c->hits_prefetch, "experts_missed",
+        (json_int_t)c->misses, "late_misses", (json_int_t)c->late_misses, "bytes_read",
+        (json_int_t)c->bytes_read, "bytes_device",
+        t->bytes_device < 0 ? json_null() : json_integer(t->bytes_device), "guesses",
+        (json_int_t)c->guesses, "guesses_wasted", (json_int_t)c->guesses_wasted, "guesses_refused",
+        (json_int_t)c->guesses_refused, "reads_retried", (json_int_t)c->reads_retried,
+        "reads_failed", (json_int_t)c->reads_failed, "records_refused",
+        (json_int_t)c->records_refused, "preloaded", (json_int_t)c->preloaded, "hits_preload",
+        (json_int_t)c->hits_preload);
     int rc = more ? json_object_update(into, more) : -1;
+
+    if (!rc && c->images)
+        rc = json_object_set_new(into, "images", json_integer((json_int_t)c->images)) |
+             json_object_set_new(into, "tower_s", json_real(c->sec_images));
 
     json_decref(more);
     return rc;

@@ -4,12 +4,13 @@ import json
 
 from serve import openai
 from serve.blocks import BlockAnswer
-from serve.errors import invalid, no_images
+from serve.errors import invalid
 from serve.fields import Fields
+from serve.images import Part
 from serve.reading import CALL, CONTENT
 from serve.stream import Sse
 
-# budget_tokens up to here is this effort; more is "max"
+# budget_tokens up to here asks for this effort; more, for "max"
 BUDGETS = ((4096, "low"), (16384, "high"))
 
 
@@ -20,6 +21,7 @@ def options(f):
         raise invalid("max_tokens", "max_tokens is missing")
     o.stops = openai.stop_strings(f, "stop_sequences")
     o.timeout = f.number("timeout", 0.001, 1e6)
+    o.thinking_budget = openai.thinking_budget(f)
     return o
 
 
@@ -66,25 +68,36 @@ def _blocks(f):
 
 
 def _text(block):
-    if block.get("type") == "image":
-        raise no_images(block.path)
     if block.get("type") != "text":
         raise invalid(block.name("type"), f"{block.name('type')}: {block.get('type')!r} is not "
                                           "supported here")
     return {"type": "text", "text": block.string("text", "")}
 
 
+def _part(block):
+    """A text, or an image, whose bytes leave the request: they may be many."""
+    if block.get("type") == "image":
+        return Part(block.path, block.value.pop("source", None))
+    return _text(block)
+
+
+def _content(parts):
+    return parts[0]["text"] if len(parts) == 1 and parts[0]["type"] == "text" else parts
+
+
 def _user(role, blocks):
     out, parts = [], []
     for block in blocks:
         if block.get("type") == "tool_result":
-            texts = [_text(b) for b in _blocks(block)]
+            result = [_part(b) for b in _blocks(block)]
+            if all(part["type"] == "text" for part in result):
+                result = "".join(part["text"] for part in result)
             out.append({"role": "tool", "tool_call_id": block.string("tool_use_id", ""),
-                        "content": "".join(t["text"] for t in texts)})
+                        "content": result})
         else:
-            parts.append(_text(block))
+            parts.append(_part(block))
     if parts:
-        out.append({"role": role, "content": parts[0]["text"] if len(parts) == 1 else parts})
+        out.append({"role": role, "content": _content(parts)})
     return out
 
 

@@ -124,7 +124,8 @@ class Counters(ctypes.Structure):
                     "records_refused")),
                 *((name, ctypes.c_double) for name in (
                     "sec_in_flight", "sec_mix", "sec_mlp", "sec_route", "sec_checks", "sec_experts",
-                    "sec_head", "sec_other"))]
+                    "sec_head", "sec_other")),
+                ("images", ctypes.c_uint64), ("sec_images", ctypes.c_double)]
 
 
 ABI_COUNTERS, ABI_ITEM = 9, 11
@@ -210,7 +211,8 @@ class PromptInfo(ctypes.Structure):
                 ("images", ctypes.c_void_p), ("n_images", ctypes.c_size_t),
                 ("effort", ctypes.c_char_p), ("note", ctypes.c_char_p),
                 ("may_call", ctypes.c_int32), ("must_call", ctypes.c_int32),
-                ("must_call_name", ctypes.c_char_p), ("must_call_name_len", ctypes.c_size_t)]
+                ("must_call_name", ctypes.c_char_p), ("must_call_name_len", ctypes.c_size_t),
+                ("close_ids", ctypes.POINTER(ctypes.c_int32)), ("n_close", ctypes.c_size_t)]
 
 
 class Event(ctypes.Structure):
