@@ -107,7 +107,7 @@ static int read_content(struct conversation *c, struct message *m, const struct 
 static bool blank(struct str s)
 {
     for (size_t i = 0; i < s.len; i++)
-        if (!memchr(" \t\r\n\v\f", s.s[i], sizeof(" \t\r\n\v\f") - 1))
+        if (!memchr(" \t\r\n\v\f", s.s[i], 6))
             return false;
     return true;
 }
