@@ -102,10 +102,11 @@ def member(table, key, kind, default, where):
 
 
 def integer(table, key, low, high, default=0, where="config", also=None):
-    """also: the name it has in DeepSeek's releases."""
+    """also: the name it has in DeepSeek's releases. default None: there has to be one."""
     if also and table.get(key) is None:
         key = also
     value = member(table, key, int, default, where)
+    demand(value is not None, "J8", f"{where}.{key} is absent")
     demand(low <= value <= high, "F1", f"{where}.{key}: {value}, not {low}...{high}")
     return value
 
@@ -359,7 +360,7 @@ class Tensor:
         demand(isinstance(name, str) and 0 < len(name.encode()) <= 255 and
                all(c >= " " and c != "\x7f" for c in name), "T1", f"{where}: name {name!r}")
         self.where = where = f"trunk.bin: {name}"
-        self.fmt = integer(entry, "fmt", 0, 2 ** 53, -1, where) if "fmt" in entry else -1
+        self.fmt = integer(entry, "fmt", -2 ** 53, 2 ** 53, None, where)
         demand(self.fmt in FORMATS, "T3", f"{where}: format {self.fmt}")
         shape = self.shape = entry.get("shape")
         demand(isinstance(shape, list) and 1 <= len(shape) <= 4 and all(
@@ -371,7 +372,7 @@ class Tensor:
                f"{where}: {self.elements} elements in a file of {file_bytes} bytes")
         self.groups = (self.columns + 127) // 128
         self.spans, want = self.layout(entry)
-        size = integer(entry, "bytes", 0, 2 ** 53, 0, where)
+        size = integer(entry, "bytes", 0, 2 ** 53, None, where)
         demand(size == want, "T8", f"{where}: bytes is {size}, {FORMATS[self.fmt]} of {shape} "
                f"takes {want}")
         for first, last in self.spans:
@@ -382,12 +383,12 @@ class Tensor:
             demand(b <= c, "T7", f"{where}: payload and scales overlap")
 
     def layout(self, entry):
-        off = integer(entry, "off", 0, 2 ** 53, 0, self.where)
+        off = integer(entry, "off", 0, 2 ** 53, None, self.where)
         if self.fmt == 0:
             return [(off, off + 4 * self.elements)], 4 * self.elements
-        group = integer(entry, "group", 0, 2 ** 53, 0, self.where)
+        group = integer(entry, "group", 0, 2 ** 53, None, self.where)
         demand(group == 128, "T5", f"{self.where}: group {group}, not 128")
-        at = integer(entry, "scale_off", 0, 2 ** 53, 0, self.where)
+        at = integer(entry, "scale_off", 0, 2 ** 53, None, self.where)
         self.row_bytes = {2: 128 * self.groups, 3: 64 * self.groups, 7: 48 * self.groups + 1}[
             self.fmt]
         payload, scales = self.rows * self.row_bytes, 2 * self.rows * self.groups
@@ -433,10 +434,11 @@ class Container:
         config = member(manifest, "config", dict, None, "manifest.json")
         demand(config is not None, "J8", "manifest.json: no config")
         self.prefix = member(manifest, "tensor_prefix", str, "", "manifest.json")
-        if isinstance(config.get("text_config"), dict):  # a release's own, unchanged
-            config = {**config["text_config"], "_outer": config}
+        outer = member(config, "_outer", dict, {}, "config")
+        if member(config, "text_config", dict, None, "config") is not None:  # as released
+            outer, config = config, config["text_config"]
             self.prefix = self.prefix or "language_model."
-        self.config = config
+        self.config, self.arch = config, self.architecture(outer, config)
         self.shape = Shape(config, member(manifest, "expert_quant", dict, {}, "manifest.json"))
         self.trunk = self.map("trunk.bin", "J1")
         self.tensors = self.read_directory()
@@ -445,6 +447,14 @@ class Container:
         if self.shape.moe:
             self.codebooks = self.map("codebooks.bin", "C1")
             self.read_banks()
+
+    def architecture(self, *configs):
+        for config in configs:
+            names = member(config, "architectures", list, [], "config")
+            if names:
+                demand(isinstance(names[0], str), "J8", f"config.architectures: {names[0]!r}")
+                return names[0]
+        return member(self.manifest, "arch", str, "-", "manifest.json")
 
     def at(self, name):
         return os.path.join(self.path, name)
@@ -534,7 +544,7 @@ class Container:
         drives = member(tree, "drives", list, [], "drives.json")
         spread = member(tree, "layers", list, [], "drives.json")
         demand(1 <= len(drives) <= 16, "F1", f"drives.json: {len(drives)} drives")
-        shares = [integer(d, "share", 1 if i else 0, 16, -1, f"drives[{i}]")
+        shares = [integer(d, "share", 1 if i else 0, 16, None, f"drives[{i}]")
                   for i, d in enumerate(drives)]
         for i, d in enumerate(drives):
             folder = member(d, "dir", str, "", f"drives[{i}]")
@@ -572,7 +582,7 @@ class Container:
             entry = member(layers, str(layer), dict, None, "layers")
             demand(entry, "B1", f"layers: none for layer {layer}; was this converted in part?")
             where = f"layers.{layer}"
-            base = integer(entry, "codebook_base", 0, 65535, -1, where)
+            base = integer(entry, "codebook_base", 0, 65535, None, where)
             demand(base + 3 * s.stages <= min(n_records, 65536), "C6",
                    f"{where}: codebooks {base}...{base + 3 * s.stages - 1} of {n_records}")
             bases.append((base, layer))
@@ -588,8 +598,8 @@ class Container:
                all(c >= " " and c != "\x7f" for c in name), "B2", f"{where}: file {name!r}")
         demand(files.setdefault(name, layer) == layer, "B7",
                f"{name}: for layers {files[name]} and {layer}")
-        n = integer(entry, "experts", 0, 65535, 0, where)
-        total = integer(entry, "bytes", 0, 2 ** 53, 0, where)
+        n = integer(entry, "experts", 0, 65535, None, where)
+        total = integer(entry, "bytes", 0, 2 ** 53, None, where)
         demand(n == s.experts, "B4", f"{where}: {n} experts, config says {s.experts}")
         demand(total > 0 and total % n == 0, "B4", f"{where}: {total} bytes for {n} experts")
         size = s.offsets()[2]
@@ -705,7 +715,7 @@ class Container:
         tree = parse_json(self.slurp("specials.json", "J2"), "specials.json")
         for entry in tree if isinstance(tree, list) else [None]:
             demand(isinstance(entry, dict), "J8", "specials.json: no list of objects")
-            i = integer(entry, "id", 0, self.shape.vocab - 1, -1, "specials.json")
+            i = integer(entry, "id", 0, self.shape.vocab - 1, None, "specials.json")
             demand(i not in out, "J5", f"specials.json: id {i} twice")
             out[i] = member(entry, "text", str, "", f"specials.json: id {i}")
         return out
@@ -744,9 +754,7 @@ class Container:
 
 def show(c):
     s = c.shape
-    outer = c.config.get("_outer")
-    names = [t.get("architectures") for t in (outer, c.config) if isinstance(t, dict)]
-    print(f"architecture  {next((n[0] for n in names if n), c.manifest.get('arch', '-'))}")
+    print(f"architecture  {c.arch}")
     print(f"layers        {s.n_layers}: {len(s.kda)} KDA, {s.n_layers - len(s.kda)} MLA; "
           f"{len(s.moe)} with experts")
     ranks, specials = c.ranks(), c.specials()

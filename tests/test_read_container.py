@@ -4,6 +4,7 @@ import ctypes
 import json
 import os
 import pathlib
+import random
 import shutil
 import subprocess
 import sys
@@ -283,3 +284,65 @@ def test_an_unknown_name_is_named(tmp_path):
         done = reader(DEMO, "--dump", name, tmp_path / "x.npy")
         assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
         assert not (tmp_path / "x.npy").exists()
+
+
+# ---- chance: whatever a number in the manifest becomes, both say the same -------------------------
+
+VALUES = [None, 0, 1, 2, 3, 7, 8, 16, 64, 65, 128, -1, 1.5, 8.0, "x", "", True, False, [], {}, [1],
+          2 ** 31, 2 ** 53, 1e300, 1e-40, -80.5, "situ", "yarn"]
+KEYS = ["num_key_value_heads", "n_group", "topk_group", "moe_layer_freq", "scoring_func",
+        "topk_method", "attention_bias", "rope_interleave", "rope_scaling", "hidden_act",
+        "norm_topk_prob", "latent_moe_use_norm", "q_lora_rank", "routed_expert_hidden_size",
+        "attn_res_block_size", "eos_token_id", "n_shared_experts", "mla_use_nope", "rope_theta",
+        "n_routed_experts", "waste_latent_norm_eps", "text_config", "_outer", "architectures"]
+
+
+def spoilt(manifest, draw):
+    """A member of the manifest gone, another number, or a value of any kind."""
+    config = manifest["config"]
+    places = [manifest, config, config.get("linear_attn_config") or config,
+              manifest["expert_quant"], draw.choice(manifest["trunk"]),
+              manifest["layers"][draw.choice(list(manifest["layers"]))]]
+    where = draw.choice(places)
+    if where is config and draw.random() < 0.5:
+        key = draw.choice(KEYS)
+        where[key] = draw.choice(VALUES)
+        return key
+    key = draw.choice(list(where))
+    how = draw.random()
+    if how < 0.2:
+        del where[key]
+    elif how < 0.5 and type(where[key]) in (int, float):
+        where[key] += draw.choice([-1, 1, 128, -128, 4096, 0.5])
+    else:
+        where[key] = draw.choice(VALUES)
+    return key
+
+
+def test_chance_damage_to_a_manifest_is_judged_alike(tmp_path):
+    lib = ctypes.CDLL(LIB)
+    lib.waste_error_detail.restype = ctypes.c_char_p
+    lib.waste_close.argtypes = [ctypes.c_void_p]
+    draw, refused = random.Random(11), 0
+    for n in range(400):
+        source = GOLDEN / f"{draw.choice(['kimi-linear', 'k3', 'deepseek', 'k2'])}.waste"
+        where = tmp_path / str(n)
+        where.mkdir()
+        for path in source.iterdir():
+            (where / path.name).symlink_to(path)
+        manifest = json.loads((source / "manifest.json").read_text())
+        key = spoilt(manifest, draw)
+        (where / "manifest.json").unlink()
+        (where / "manifest.json").write_text(json.dumps(manifest))
+        ours = None
+        try:
+            rc.Container(str(where))
+        except rc.Refused as why:
+            ours = str(why)
+        context = ctypes.c_void_p()
+        theirs = lib.waste_open(str(where).encode(), None, ctypes.byref(context))
+        assert (ours is None) == (theirs == 0), (n, source.name, key, ours,
+                                                 lib.waste_error_detail(None))
+        lib.waste_close(context)
+        refused += ours is not None
+    assert 100 < refused < 350
