@@ -83,7 +83,7 @@ def parse_json(data, name, limit=64 * MIB):
 
 
 def member(table, key, kind, default, where):
-    """table[key], checked; absent or null it has its default. kind: int, float, bool, str, list..."""
+    """table[key], checked; absent or null it has its default. kind: int, float, str, list..."""
     value = table.get(key)
     if value is None:
         return default
@@ -212,7 +212,8 @@ class Shape:
         fits = self.experts % groups == 0 and chosen <= groups and \
             (groups == 1 or self.experts // groups >= 2)
         demand(fits and self.top_k <= chosen * (self.experts // groups), "F9",
-               f"config: {groups} groups of {self.experts} experts, {chosen} chosen for {self.top_k}")
+               f"config: {groups} groups of {self.experts} experts, {chosen} chosen for "
+               f"{self.top_k}")
 
     def attention(self, config, big):
         linear = member(config, "linear_attn_config", dict, {}, "config")

@@ -1,5 +1,7 @@
-"""The second reader, which was written from docs/FORMAT.md alone, and the engine's own make the
-same of a container, and refuse the same. Run with: python3 -m pytest tests/test_read_container.py"""
+"""The second reader, which was written from docs/FORMAT.md alone, and the engine's own make the same
+of a container, and refuse the same.
+
+Run with: python3 -m pytest tests/test_read_container.py"""
 import ctypes
 import json
 import os
@@ -111,9 +113,8 @@ def test_the_oracle_s_reader_agrees(container):
             np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=1e-9)
     for name in list(c.tensors)[:40]:
         if not name.startswith(("vision_tower", "mm_projector")):
-            short = name.removeprefix(c.prefix)
-            np.testing.assert_allclose(c.named(name), o.tensor(short).reshape(c.tensors[name].shape),
-                                       rtol=1e-6)
+            theirs = o.tensor(name.removeprefix(c.prefix)).reshape(c.tensors[name].shape)
+            np.testing.assert_allclose(c.named(name), theirs, rtol=1e-6)
 
 
 def test_the_published_figures_come_out(tmp_path):
@@ -148,8 +149,8 @@ def test_a_matrix_is_written_for_numpy(tmp_path):
     out = tmp_path / "w.npy"
     done = reader(DEMO, "--dump", "expert.7.31.down", out)
     assert done.returncode == 0, done.stderr
-    w = np.load(out)
-    assert w.dtype == np.float32 and w.tobytes() == rc.Container(str(DEMO)).expert(7, 31)[2].tobytes()
+    w, want = np.load(out), rc.Container(str(DEMO)).expert(7, 31)[2]
+    assert w.dtype == np.float32 and w.tobytes() == want.tobytes()
 
 
 def test_experts_on_several_drives_are_found(tmp_path):
@@ -157,15 +158,15 @@ def test_experts_on_several_drives_are_found(tmp_path):
     want = rc.Container(str(DEMO)).expert(3, 17)
     drive = tmp_path / "drive"
     drive.mkdir()
-    subprocess.run([BINARY, "place", tmp_path / "m", "--drives", f".=1,{drive}=2", "-q"], check=True,
-                   env=ENV)
+    subprocess.run([BINARY, "place", tmp_path / "m", "--drives", f".=1,{drive}=2", "-q"],
+                   check=True, env=ENV)
     assert not (tmp_path / "m" / "experts-L3.bin").exists()
     c = rc.Container(str(tmp_path / "m"))
     c.check()
     assert all(a.tobytes() == b.tobytes() for a, b in zip(c.expert(3, 17), want))
 
 
-# ---- damage: one clear sentence from each, and never from one alone -------------------------------
+# ---- damage: one clear sentence from each, and never from one alone ----------------------------
 
 
 def reader(path, *args):
@@ -286,7 +287,7 @@ def test_an_unknown_name_is_named(tmp_path):
         assert not (tmp_path / "x.npy").exists()
 
 
-# ---- chance: whatever a number in the manifest becomes, both say the same -------------------------
+# ---- chance: whatever a number in the manifest becomes, both say the same ----------------------
 
 VALUES = [None, 0, 1, 2, 3, 7, 8, 16, 64, 65, 128, -1, 1.5, 8.0, "x", "", True, False, [], {}, [1],
           2 ** 31, 2 ** 53, 1e300, 1e-40, -80.5, "situ", "yarn"]
