@@ -17,8 +17,8 @@ COMMENT = r"/\*(?:[^*]|\*(?!/))*\*/"
 
 
 def declarations():
-    """(name, text) of every function, struct, enum and function type. The text has the comments that
-    are its own: right before it, inside, on its last line, or over a group without a blank line."""
+    """(name, text) of every function, struct, enum and function type. The text has the comments
+    that are its own: right before it, inside, on its last line, or over a group with no gap."""
     code = HEADER[HEADER.index("typedef struct waste_ctx"):HEADER.rindex("#ifdef __cplusplus")]
     code = re.sub(r"^/\* -+.*\*/$", lambda m: " " * len(m[0]), code, flags=re.M)  # section titles
     blank = re.sub(COMMENT, lambda m: re.sub(r"[^\n]", " ", m[0]), code)  # same offsets
@@ -68,8 +68,8 @@ def test_the_example_builds_without_a_warning_and_answers(tmp_path):
     libs = "-luring -laio -ljansson -lpcre2-8 -ldeflate -ljpeg -lpng -lwebp -lwebpdemux".split()
     if b"hwloc_" in (BUILD / "include" / "libwaste.a").read_bytes():
         libs.append("-lhwloc")
-    subprocess.run(["gcc", "-std=c11", "-Wall", "-Wextra", "-Werror", f"-I{ROOT / 'include'}", source,
-                    BUILD / "include" / "libwaste.a", *libs, "-lm", "-lpthread", "-o",
+    subprocess.run(["gcc", "-std=c11", "-Wall", "-Wextra", "-Werror", f"-I{ROOT / 'include'}",
+                    source, BUILD / "include" / "libwaste.a", *libs, "-lm", "-lpthread", "-o",
                     tmp_path / "two"], check=True)
     done = subprocess.run([tmp_path / "two", DEMO, "How do you like the country?", "He smiled."],
                           env=ENV, capture_output=True, text=True)

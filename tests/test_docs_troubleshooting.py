@@ -95,10 +95,11 @@ SPOKEN = {  # part of a quoted sentence: how to make the program say it
     "unknown option --rwa": lambda t: said("run", DEMO, "--rwa", "x"),
     'is none of io_uring|libaio|threads|sync': lambda t: said("run", DEMO, "--io", "foo", "x"),
     '"waste plan" has the details': lambda t: said("run", DEMO, "--budget", "5M", "--raw", "x"),
-    "this machine offers": lambda t: said("run", DEMO, "--budget", "90000G", "--raw", "x", "-n", "1"),
+    "this machine offers":
+        lambda t: said("run", DEMO, "--budget", "90000G", "--raw", "x", "-n", "1"),
     "positions": lambda t: said("run", DEMO, "--ctx", "10", "--raw", "word " * 20),
     "manifest says":
-        lambda t: said("run", spoilt(t / "m", "experts-L4.bin", lambda b: b[:100000]), "--raw", "x"),
+        lambda t: said("run", spoilt(t / "m", "experts-L4.bin", lambda b: b[:9]), "--raw", "x"),
     "record says": lambda t: said("verify", spoilt(t / "m", "experts-L3.bin", flipped)),
     "bad base64 (1 characters); a tiktoken rank file is expected":
         lambda t: said("run", spoilt(t / "m", "tokenizer.model", lambda b: b"\n\v"), "--raw", "x"),
