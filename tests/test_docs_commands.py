@@ -188,7 +188,7 @@ def test_its_suites_and_tests_are_there():
 OTHERS = {  # of other programs: which
     "--security-opt": "docker", "--ulimit": "docker", "--memory": "docker", "--suite": "meson",
     "--werror": "meson", "--buildtype": "meson", "--cpunodebind": "numactl", "--membind": "numactl",
-    "--partial": "rsync", "--append-verify": "rsync", "--no-install-recommends": "apt-get",
+    "--partial": "rsync", "--setro": "blockdev", "--append-verify": "rsync", "--no-install-recommends": "apt-get",
     "--cflags": "pkg-config", "--libs": "pkg-config", "--reconfigure": "meson",
     "--perf-no_read_workqueue": "cryptsetup", "--direct-io": "losetup", "--setopt": "meson",
     "--bs": "fio", "--direct": "fio", "--rw": "fio", "--norandommap": "fio", "--iodepth": "fio",
