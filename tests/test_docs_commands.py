@@ -1,6 +1,6 @@
 """Every command in README.md, CONTRIBUTING.md, docs/ and the folders' READMEs is run, with small
-files in the place of large ones, or stands below with the reason why it cannot be; every option that
-they mention exists."""
+files in the place of large ones, or stands below with the reason why it cannot be; every option
+that they mention exists."""
 import json
 import os
 import pathlib
@@ -188,7 +188,8 @@ def test_its_suites_and_tests_are_there():
 OTHERS = {  # of other programs: which
     "--security-opt": "docker", "--ulimit": "docker", "--memory": "docker", "--suite": "meson",
     "--werror": "meson", "--buildtype": "meson", "--cpunodebind": "numactl", "--membind": "numactl",
-    "--partial": "rsync", "--setro": "blockdev", "--append-verify": "rsync", "--no-install-recommends": "apt-get",
+    "--partial": "rsync", "--append-verify": "rsync", "--no-install-recommends": "apt-get",
+    "--setro": "blockdev", "--read-only": "rbd",
     "--cflags": "pkg-config", "--libs": "pkg-config", "--reconfigure": "meson",
     "--perf-no_read_workqueue": "cryptsetup", "--direct-io": "losetup", "--setopt": "meson",
     "--bs": "fio", "--direct": "fio", "--rw": "fio", "--norandommap": "fio", "--iodepth": "fio",
