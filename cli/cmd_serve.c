@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "cli/load.h"
+#include "cli/places.h"
 
 enum { ARGS_MAX = 256 };
 
@@ -31,11 +32,13 @@ static bool runs_from_build(void)
 static int find_home(struct cli *c, struct home *h)
 {
     char main_file[PATH_MAX + 32];
-    bool built = runs_from_build();
 
-    snprintf(h->package, sizeof(h->package), "%s", built ? WASTE_SOURCE_ROOT : WASTE_SERVE_DIR);
-    snprintf(h->library, sizeof(h->library), "%s",
-             built ? WASTE_BUILD_ROOT "/include/libwaste.so" : WASTE_LIBDIR "/libwaste.so.0");
+    if (runs_from_build()) {
+        *h = (struct home){WASTE_SOURCE_ROOT, WASTE_BUILD_ROOT "/include/libwaste.so"};
+    } else {
+        place_installed(WASTE_DATADIR "/waste", h->package);
+        place_installed(WASTE_LIBDIR "/libwaste.so.0", h->library);
+    }
     snprintf(main_file, sizeof(main_file), "%s/serve/__main__.py", h->package);
     if (access(main_file, R_OK))
         return fail(c, EXIT_RUNTIME, "It comes with the program: install that again.", main_file,
