@@ -173,3 +173,152 @@ def test_vision_sees_which_picture_it_is(examples, installed, tmp_path):
     assert len(texts) == 2
     blind = examples("vision", installed.demo, tmp_path / "red.png", "What?")
     assert blind.returncode == 1 and "vision" in blind.stderr
+
+
+# ---- manual pages -----------------------------------------------------------------------------
+
+
+def page(installed, name):
+    """A page as a reader sees it, wide enough that nothing is broken, without bold and underlined."""
+    text = output("mandoc", "-Tutf8", "-Owidth=300", next(installed.man.rglob(name)))
+    return re.sub(".\b", "", text)
+
+
+def pages_needed(installed):
+    if not (installed.man / "man1").exists():
+        pytest.skip("a build without manual pages (scdoc)")
+    if not shutil.which("mandoc"):
+        pytest.skip("mandoc is not here")
+
+
+def commands(program):
+    return re.findall(r"^  (\w+) ", output(program, "help"), re.M)
+
+
+def options(text, indent):
+    """What is defined in a help text or a page: lines that begin with options, behind so many blanks."""
+    found = re.findall(rf"^ {{{indent}}}(-\w, )?(--?[a-z][\w-]*)", text, re.M)
+    return {name.strip(", ") for names in found for name in names if name}
+
+
+def test_every_command_has_a_page_with_exactly_its_options(installed):
+    pages_needed(installed)
+    program = installed.bin / "waste"
+    for name in set(commands(program)) - {"help", "version", "serve"}:
+        text = page(installed, f"waste-{name}.1")
+        told = output(program, "help", name)
+        assert "--help" in told and options(text, 7) == options(told, 2), name
+        assert set(re.findall(r"WASTE_\w+", told)) == set(re.findall(r"WASTE_\w+", text)), name
+
+
+def test_the_page_of_the_server_has_exactly_its_options(installed):
+    """They are read off the server's source, without running it."""
+    pages_needed(installed)
+    text = page(installed, "waste-serve.1")
+    listed = options(output(installed.bin / "waste", "serve", "--help"), 2)
+    assert len(listed) > 30 and options(text, 7) == listed
+
+
+def test_the_page_of_waste_bench_has_exactly_its_options(installed):
+    pages_needed(installed)
+    program = installed.bin / "waste-bench"
+    parts = re.split(r"^WASTE-BENCH (\w+)$", page(installed, "waste-bench.1"), flags=re.M)
+    found = {name.lower(): options(text, 7) for name, text in zip(parts[1::2], parts[2::2])}
+    assert list(found) == commands(program)
+    for name in found:
+        assert found[name] == options(output(program, name, "--help"), 2), name
+
+
+def test_the_page_of_the_library_names_every_function(installed):
+    pages_needed(installed)
+    symbols = re.findall(r" T (waste_\w+)", output("nm", "-D", installed.lib / "libwaste.so.0"))
+    assert len(symbols) > 80
+    assert set(re.findall(r"(waste_\w+)\(\)", page(installed, "libwaste.3"))) == set(symbols)
+
+
+def test_pages_are_clean_and_lead_to_pages(installed):
+    pages_needed(installed)
+    paths = sorted(installed.man.rglob("waste*.[135]")) + sorted(installed.man.rglob("lib*.3"))
+    here = {(path.stem, path.suffix[1:]) for path in paths}
+    for path in paths:
+        # scdoc begins paragraphs twice; nobody sees it.
+        lint = [line for line in run("mandoc", "-Tlint", "-Wwarning", path).stdout.split("\n")
+                if line and "skipping paragraph macro" not in line]
+        assert not lint, "\n".join(lint)
+        for name, section in re.findall(r"((?:lib)?waste[\w-]*)\((\d)\)", page(installed, path.name)):
+            assert (name, section) in here, f"{path.name}: {name}({section})"
+
+
+# ---- completion -------------------------------------------------------------------------------
+
+
+def bash_completes(installed, *words, cwd=None):
+    """What bash is offered for the last of these words."""
+    script = (f"source {installed.share}/bash-completion/completions/{words[0]}\n"
+              'COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))\n'
+              'complete -p "$1" | grep -q -e "-F _waste" || exit 1\n'
+              '_waste "$1"\nprintf "%s\\n" "${COMPREPLY[@]}"')
+    return output("bash", "--norc", "-c", script, "bash", *words, cwd=cwd).split()
+
+
+@pytest.fixture
+def completions(installed):
+    if not (installed.share / "bash-completion").exists():
+        pytest.skip("a build without completions")
+    return lambda *words, **kwargs: bash_completes(installed, *words, **kwargs)
+
+
+def test_bash_completes_commands_options_values_and_paths(completions, installed, tmp_path):
+    (tmp_path / "k3.waste").mkdir()
+    (tmp_path / "k3.txt").touch()
+    assert completions("waste", "") == commands(installed.bin / "waste")
+    assert completions("waste", "pl") == ["plan", "place"]
+    assert completions("waste-bench", "re") == ["replay", "report"]
+    assert completions("waste", "run", "m", "--look") == ["--lookahead"]
+    assert completions("waste", "run", "--cache", "l") == ["lfru", "lru"]
+    assert completions("waste", "run", "--cache", "=", "l") == ["lfru", "lru"]  # as bash cuts words
+    assert completions("waste", "run", "--cache", "=") == ["nextuse", "lfru", "lru", "s3fifo"]
+    assert completions("waste", "run", "--cache=l") == ["lfru", "lru"]
+    assert completions("waste", "run", "--temp", "") == []
+    assert completions("waste", "run", "k", cwd=tmp_path) == ["k3.waste"]  # MODEL: a directory
+    assert completions("waste", "run", "--budget", "4G", "k", cwd=tmp_path) == ["k3.waste"]
+    assert sorted(completions("waste", "run", "--file", "k", cwd=tmp_path)) == ["k3.txt", "k3.waste"]
+    assert completions("waste", "run", "k3.waste", "k", cwd=tmp_path) == []  # PROMPT: any text
+    assert completions("waste", "help", "ver") == ["verify", "version"]
+    assert completions("waste", "config", "s") == ["show"]
+    assert completions("waste", "serve", "--log-level", "w") == ["warning"]
+
+
+def test_bash_offers_every_option(completions, installed):
+    for program in ("waste", "waste-bench"):
+        for name in commands(installed.bin / program):
+            own = ["help", name] if name == "help" else [name, "--help"]
+            listed = options(output(installed.bin / program, *own), 2)
+            assert set(completions(program, name, "-")) == listed, name
+
+
+@pytest.mark.parametrize("typed, becomes", [
+    ("waste ch\t", "chat"), ("waste-bench repl\t", "replay"), ("waste run m --lookah\t", "run m --lookahead"),
+    ("waste run m --cache s3\t", "run m --cache s3fifo"), ("waste help tok\t", "help tokenize"),
+    ("waste serve m --log-level w\t", "serve m --log-level warning")])
+def test_zsh_completes(installed, tmp_path, typed, becomes):
+    """In a real zsh on a terminal: what is typed, Tab, Return."""
+    if not (installed.share / "zsh").exists():
+        pytest.skip("a build without completions")
+    if not shutil.which("zsh"):
+        pytest.skip("zsh is not here")
+    script = tmp_path / "type.zsh"
+    script.write_text(f"""
+zmodload zsh/zpty
+zpty z 'ZDOTDIR={tmp_path} TERM=dumb zsh -f -i'
+zpty -w z 'unsetopt zle_bracketed_paste; fpath=({installed.share}/zsh/site-functions $fpath)'
+zpty -w z 'autoload -U compinit && compinit -u -D; PROMPT=; waste() {{ print "RAN:$*:" }}'
+zpty -w z 'waste-bench() {{ print "RAN:$*:" }}; print READY''!'
+zpty -r -m z text '*READY!*' || exit 1
+zpty -w z "$1"
+zpty -r -m z text '*RAN:*:*' || exit 1
+print -r -- "$text"
+""")
+    assert not run("zsh", "-n", installed.share / "zsh/site-functions/_waste").stderr
+    text = output("timeout", "60", "zsh", "-f", script, typed)
+    assert re.search(r"RAN:(.*?)[= ]?:", text)[1] == becomes
