@@ -19,21 +19,11 @@ struct home { /* of the package serve/, and of the library it loads */
     char package[PATH_MAX], library[PATH_MAX];
 };
 
-/* A program that was not installed uses what it was built with. */
-static bool runs_from_build(void)
-{
-    char self[PATH_MAX];
-    ssize_t n = readlink("/proc/self/exe", self, sizeof(self));
-    size_t len = strlen(WASTE_BUILD_ROOT);
-
-    return n > 0 && (size_t)n > len && !memcmp(self, WASTE_BUILD_ROOT, len) && self[len] == '/';
-}
-
 static int find_home(struct cli *c, struct home *h)
 {
     char main_file[PATH_MAX + 32];
 
-    if (runs_from_build()) {
+    if (place_is_build()) {
         *h = (struct home){WASTE_SOURCE_ROOT, WASTE_BUILD_ROOT "/include/libwaste.so"};
     } else {
         place_installed(WASTE_DATADIR "/waste", h->package);

@@ -62,10 +62,8 @@ int model_find(struct cli *c, const char *name, char path[PATH_MAX])
     place_installed(WASTE_DATADIR "/waste", installed);
     if (look_in(installed, "", name, path, tried, sizeof(tried)))
         return 0;
-#ifdef WASTE_SOURCE_SHARE
-    if (look_in(WASTE_SOURCE_SHARE, "", name, path, tried, sizeof(tried)))
+    if (place_is_build() && look_in(WASTE_SOURCE_SHARE, "", name, path, tried, sizeof(tried)))
         return 0;
-#endif
     return fail(c, EXIT_RUNTIME, make_one, name, "no such model: looked for ./%s%s", name, tried);
 }
 

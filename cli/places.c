@@ -29,16 +29,30 @@ bool place_of(enum place place, const char *name, char out[PATH_MAX])
     return false;
 }
 
+/* Of the program that runs; "" if the system does not say. */
+static void own_path(char path[PATH_MAX])
+{
+    ssize_t n = readlink("/proc/self/exe", path, PATH_MAX - 1);
+
+    path[n < 0 ? 0 : n] = '\0';
+}
+
+bool place_is_build(void)
+{
+    size_t len = strlen(WASTE_BUILD_ROOT);
+    char self[PATH_MAX];
+
+    own_path(self);
+    return !strncmp(self, WASTE_BUILD_ROOT, len) && self[len] == '/';
+}
+
 /* The prefix, if the program that runs is in its WASTE_BINDIR. */
 static bool prefix_of_program(char prefix[PATH_MAX])
 {
     static const char bin[] = "/" WASTE_BINDIR;
-    ssize_t n = readlink("/proc/self/exe", prefix, PATH_MAX - 1);
     char *end;
 
-    if (n <= 0)
-        return false;
-    prefix[n] = '\0';
+    own_path(prefix);
     end = strrchr(prefix, '/');
     if (!end || end - prefix < (ptrdiff_t)strlen(bin))
         return false;

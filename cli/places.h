@@ -16,6 +16,10 @@ bool place_of(enum place place, const char *name, char out[PATH_MAX]);
  * configured. */
 void place_installed(const char *below, char out[PATH_MAX]);
 
+/* Whether the program that runs is the one in the build directory: it uses what it was built with.
+ */
+bool place_is_build(void);
+
 /* The directories above a file, for the user alone, as far as they can be made. */
 void make_parents(const char *path);
 
