@@ -72,6 +72,7 @@ static uint64_t hash_settings(const struct opts *o)
         (double)(o->seed_set ? o->seed : 0),
         o->seed_set,
         o->raw,
+        (double)o->think_limit,
     };
     uint64_t h = hash(HASH_BEGIN, numbers, sizeof(numbers));
 
@@ -402,6 +403,7 @@ static const struct {
 } settings[] = {
     {"max_tokens", "n"},
     {"max_completion_tokens", "n"},
+    {"thinking_budget", "think-limit"},
     {"temperature", "temp"},
     {"top_p", "top-p"},
     {"top_k", "top-k"},

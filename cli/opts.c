@@ -34,6 +34,7 @@ void opts_init(struct opts *o)
         .top_p = 1,
         .repeat_penalty = 1,
         .color = -1,
+        .think_limit = -1,
         .checkpoints = -1,
         .state_disk = (uint64_t)8 << 30,
         .states = true,

@@ -88,6 +88,7 @@ struct opts { /* strings are borrowed from argv and the environment */
     const char *system, *think, *state_dir; /* NULL = not given */
     const char *config;                     /* NULL = the user's */
     bool configured;                        /* by a file at all */
+    int64_t think_limit;                    /* tokens; -1 = none */
     int64_t checkpoints;                    /* -1 = chosen */
     uint64_t state_disk;
     bool states, history, hide_thinking, verbose;

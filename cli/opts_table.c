@@ -142,6 +142,8 @@ const struct opt opts_table[] = {
      .help = "what the model is told before everything else"},
     {"think", 0, OPT_CHOICE, GROUP_TALK, TALKS, FIELD(think), .value = "none|low|high|max",
      .help = "how much to think before answering, where the model can (low)"},
+    {"think-limit", 0, OPT_INT, GROUP_TALK, TALKS, FIELD(think_limit), 0, UINT32_MAX, .value = "N",
+     .help = "most tokens of thinking; then it is closed and the answer begins"},
     {"hide-thinking", 0, OPT_SET, GROUP_TALK, TALKS, FIELD(hide_thinking),
      .help = "do not show what is thought"},
     {"verbose", 0, OPT_SET, GROUP_TALK, CMD_CHAT, FIELD(verbose),

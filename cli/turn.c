@@ -619,6 +619,7 @@ int speaker_store(struct speaker *s, const char *dir)
 int speaker_sampling(struct speaker *s, const struct turn *t, const struct opts *o, uint32_t stream,
                      struct err *e)
 {
+    waste_prompt_info info = {.size = sizeof(info)};
     waste_sampling p;
     waste_status st;
 
@@ -643,6 +644,11 @@ int speaker_sampling(struct speaker *s, const struct turn *t, const struct opts 
     if (s->chat) {
         p.stop_tokens = &s->format.end_id;
         p.n_stop = 1;
+    }
+    if (t->prompt && o->think_limit >= 0 && waste_prompt_get_info(t->prompt, &info) == WASTE_OK) {
+        p.close_ids = info.close_ids;
+        p.n_close = (uint32_t)info.n_close;
+        p.close_after = (uint32_t)o->think_limit;
     }
     st = waste_session_sampling(s->session, &p);
     return st == WASTE_OK ? 0 : library_said(st, s->ctx, e);

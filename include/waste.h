@@ -453,6 +453,12 @@ typedef struct {
     const char *grammar;
     int32_t grammar_kind;  /* WASTE_GRAMMAR_* */
     int32_t grammar_after; /* -1, or a control id: until it is chosen, everything is allowed */
+    /* A limit on reasoning; NULL: none. Where close_ids[0] is not among the first close_after
+     * choices of an answer, the next ones are close_ids, in order, whatever the logits say; after
+     * them it is free again. Copied, at most 16; waste_prompt_info has those of the format. An
+     * answer begins as for grammars. */
+    const int32_t *close_ids;
+    uint32_t n_close, close_after;
 } waste_sampling;
 
 enum { WASTE_GRAMMAR_TEXT = 0, WASTE_GRAMMAR_JSON_SCHEMA = 1 };
@@ -705,6 +711,9 @@ typedef struct {
     int32_t may_call, must_call; /* 1: tools may be called; must. waste_prompt_grammar enforces
                                     it */
     waste_text must_call_name;   /* the one that must be; len 0: any */
+    const int32_t *close_ids;    /* end the reasoning that the reply begins with; NULL: there is
+                                    none. For waste_sampling.close_ids */
+    size_t n_close;
 } waste_prompt_info;
 
 /* A request to ids. json, one object, UTF-8: `messages`; and optionally `tools`, `tool_choice`,

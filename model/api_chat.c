@@ -120,9 +120,11 @@ waste_status waste_prompt_get_info(const waste_prompt *prompt, waste_prompt_info
 {
     const struct prompt *p = (const struct prompt *)(const void *)prompt;
     waste_prompt_info info;
+    bool thinks;
 
     if (!p)
         return ctx_refuse(NULL, "waste_prompt_get_info: a prompt is needed");
+    thinks = p->begins == WASTE_REASONING;
     info = (waste_prompt_info){
         .begins = p->begins,
         .ids = p->ids,
@@ -138,6 +140,8 @@ waste_status waste_prompt_get_info(const waste_prompt *prompt, waste_prompt_info
         .may_call = p->may_call,
         .must_call = p->must_call,
         .must_call_name = {buf_all(&p->must_call_name).s, p->must_call_name.n},
+        .close_ids = thinks ? p->chat->think_close : NULL,
+        .n_close = thinks ? p->chat->n_think_close : 0,
     };
     if (!struct_out(out, &info, sizeof(info)))
         return ctx_refuse(NULL, "waste_prompt_get_info: out->size is not set");

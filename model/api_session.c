@@ -49,6 +49,7 @@ waste_status waste_session_reset(waste_session *s)
         return st;
     if (grammar_restart(s, &e))
         return ctx_fail(s->ctx, &e);
+    think_limit_restart(&s->limit);
     session_reset(&s->s);
     return WASTE_OK;
 }
@@ -122,6 +123,12 @@ static int sampling_check(const waste_sampling *p, unsigned vocab, struct err *e
         return err_set(e, ERR_ARG, "n_logprobs = %u, at most %d", p->n_logprobs, SAMPLER_TOP_MAX);
     if (p->n_stop > SAMPLER_STOP_MAX || (p->n_stop && !p->stop_tokens))
         return err_set(e, ERR_ARG, "stop_tokens: %zu ids, at most %d", p->n_stop, SAMPLER_STOP_MAX);
+    if (p->n_close > THINK_CLOSE_MAX || (p->n_close && !p->close_ids))
+        return err_set(e, ERR_ARG, "close_ids: %u ids, at most %d", p->n_close, THINK_CLOSE_MAX);
+    for (uint32_t i = 0; i < p->n_close; i++)
+        if (p->close_ids[i] < 0 || (unsigned)p->close_ids[i] >= vocab)
+            return err_set(e, ERR_ARG, "close_ids[%u] = %d is outside the vocabulary of %u", i,
+                           p->close_ids[i], vocab);
     return 0;
 }
 
@@ -165,5 +172,6 @@ waste_status waste_session_sampling(waste_session *s, const waste_sampling *from
     to->n_stop = (unsigned)p.n_stop;
     if (to->n_stop)
         memcpy(to->stop, p.stop_tokens, p.n_stop * sizeof(*to->stop));
+    think_limit_set(&s->limit, p.close_ids, p.n_close, p.close_after);
     return WASTE_OK;
 }

@@ -229,6 +229,7 @@ static int item_choose(const struct step *s, waste_item *it, const struct span *
     waste_ctx *ctx = s->ctx;
     struct session *se = sp->session;
     bool fed = ctx->token[sp->row0] == se->choice, done = false;
+    int32_t due = think_limit_due(&it->session->limit);
     unsigned n;
 
     if (!sp->logits)
@@ -246,8 +247,13 @@ static int item_choose(const struct step *s, waste_item *it, const struct span *
     n = recent_ids(sp, ctx->token[sp->row0]);
     if (grammar_before(it->session, fed, e) ||
         sampler_choose(&se->sampler, logits, ctx->model.hp.vocab, se->recent, n, sp->pos0 + sp->n,
-                       ctx->act.choose, &it->token, &it->logprob, e) ||
-        grammar_after(it->session, fed, it->token, &done, e))
+                       ctx->act.choose, &it->token, &it->logprob, e))
+        return e->code;
+    if (due >= 0) {
+        it->token = due;
+        it->logprob = sampler_logprob(logits, ctx->model.hp.vocab, due);
+    }
+    if (grammar_after(it->session, fed, it->token, &done, e))
         return e->code;
     it->stop = ctx_ends_turn(ctx, se, it->token) ? WASTE_STOP_ID : done ? WASTE_STOP_GRAMMAR : 0;
     if (has_top(s) && se->sampler.n_top)
@@ -337,6 +343,8 @@ static void items_commit(const struct step *s)
         images_committed(it->session, s->ctx->token + row0, it->n_done);
         logprobs_give(s->ctx, it, row0);
         se->choice = it->token;
+        if (it->token >= 0)
+            think_limit_chosen(&it->session->limit, it->token);
     }
 }
 

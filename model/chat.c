@@ -231,6 +231,20 @@ static int choose(struct chat *c, const char *dir, struct err *e)
                    marker_texts[no_xtml], marker_texts[no_k2]);
 }
 
+/* <|close|>think<|sep|>, each by itself, as a prompt would have it. */
+static int find_think_close(struct chat *c, struct err *e)
+{
+    size_t n = 0;
+
+    c->think_close[0] = c->ids[MARK_CLOSE];
+    if (tokenizer_encode(c->tokenizer, TOKEN_CONTENT, "think", 5, c->think_close + 1,
+                         THINK_CLOSE_MAX - 2, &n, e))
+        return e->code;
+    c->think_close[1 + n] = c->ids[MARK_SEP];
+    c->n_think_close = (unsigned)n + 2;
+    return 0;
+}
+
 int chat_open(struct chat **out, const struct tokenizer *t, const char *dir,
               const struct thinking_rules *rules, struct err *e)
 {
@@ -243,7 +257,7 @@ int chat_open(struct chat **out, const struct tokenizer *t, const char *dir,
     c->end_id = -1;
     for (unsigned m = 0; m < N_MARKERS; m++)
         c->ids[m] = tokenizer_special_id(t, marker_texts[m], strlen(marker_texts[m]));
-    if (choose(c, dir, e)) {
+    if (choose(c, dir, e) || (c->format == WASTE_CHAT_XTML && find_think_close(c, e))) {
         chat_close(c);
         return e->code;
     }

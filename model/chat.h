@@ -15,6 +15,7 @@
 
 #include "model/conversation.h"
 #include "model/chat_prompt.h"
+#include "model/think_limit.h"
 
 enum marker { /* of both families; chat_marker_text has the texts */
               MARK_OPEN,
@@ -47,6 +48,8 @@ struct chat {
     uint32_t format;        /* WASTE_CHAT_* */
     int32_t ids[N_MARKERS]; /* -1: not a control token of this container */
     int32_t end_id;
+    int32_t think_close[THINK_CLOSE_MAX]; /* ends the reasoning; n_think_close 0: there is none */
+    unsigned n_think_close;
     bool has_tools, has_images;
     bool constrains; /* the host does: a response_format needs no words */
     struct thinking_rules rules;

@@ -22,6 +22,7 @@
 #include "model/grammar.h"
 #include "model/route_trace.h"
 #include "model/session.h"
+#include "model/think_limit.h"
 #include "model/tokenizer.h"
 #include "model/vision.h"
 #include "model/weights.h"
@@ -37,6 +38,7 @@ struct waste_session { /* the public handle */
     uint64_t grammar_charged;
     struct grammar_match *match;
     struct image_queue images;
+    struct think_limit limit;
 };
 
 struct waste_checkpoint { /* the public handle */

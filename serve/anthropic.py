@@ -9,7 +9,7 @@ from serve.fields import Fields
 from serve.reading import CALL, CONTENT
 from serve.stream import Sse
 
-# budget_tokens up to here is this effort; more is "max"
+# budget_tokens up to here asks for this effort; more, for "max"
 BUDGETS = ((4096, "low"), (16384, "high"))
 
 
@@ -20,6 +20,7 @@ def options(f):
         raise invalid("max_tokens", "max_tokens is missing")
     o.stops = openai.stop_strings(f, "stop_sequences")
     o.timeout = f.number("timeout", 0.001, 1e6)
+    o.thinking_budget = openai.thinking_budget(f)
     return o
 
 

@@ -143,7 +143,8 @@ class Sampling(Structure):
                 ("logit_bias", POINTER(Bias)), ("n_logit_bias", c_size_t),
                 ("stop_tokens", c_void_p), ("n_stop", c_size_t),
                 *_fields(c_uint32, "n_logprobs reserved0"), ("grammar", c_char_p),
-                *_fields(c_int32, "grammar_kind grammar_after")]
+                *_fields(c_int32, "grammar_kind grammar_after"), ("close_ids", POINTER(c_int32)),
+                *_fields(c_uint32, "n_close close_after")]
 
 
 class Item(Structure):
@@ -204,7 +205,8 @@ class PromptInfo(Structure):
                 ("ends", POINTER(MessageEnd)), ("n_ends", c_size_t),
                 ("images", POINTER(ImagePlace)), ("n_images", c_size_t),
                 *_fields(c_char_p, "effort note"), *_fields(c_int32, "may_call must_call"),
-                ("must_call_name", c_void_p), ("must_call_name_len", c_size_t)]
+                ("must_call_name", c_void_p), ("must_call_name_len", c_size_t),
+                ("close_ids", POINTER(c_int32)), ("n_close", c_size_t)]
 
 
 class Event(Structure):
@@ -488,6 +490,7 @@ class Prompt:
         ctypes.memmove(self.ids, info.ids, sizeof(self.ids))
         self.ends = [(e.n_ids, e.message) for e in info.ends[:info.n_ends]]
         self.begins = info.begins
+        self.close_ids = info.close_ids[:info.n_close]
         self.effort = info.effort.decode()
         self.note = info.note.decode()
 

@@ -24,6 +24,7 @@ class Options:
     settings: dict = dataclasses.field(default_factory=dict)
     logprobs: int = None  # how many alternatives; None: no log-probabilities at all
     timeout: float = None
+    thinking_budget: int = None  # tokens of reasoning
 
 
 def identifier(prefix):
@@ -96,8 +97,7 @@ def refuse(f, members):
 
 def chat_options(f, default_temperature):
     o = common(f, default_temperature)
-    refuse(f, ("audio", "functions", "function_call", "web_search_options", "prediction",
-               "thinking_budget"))
+    refuse(f, ("audio", "functions", "function_call", "web_search_options", "prediction"))
     if f.get("modalities") not in (None, ["text"]):
         raise invalid("modalities", "modalities: only text comes out of this server")
     o.max_tokens = f.integer("max_completion_tokens", 1, 2**31 - 1)
@@ -108,8 +108,18 @@ def chat_options(f, default_temperature):
         o.logprobs = top or 0
     elif top:
         raise invalid("top_logprobs", "top_logprobs needs logprobs: true")
+    o.thinking_budget = thinking_budget(f)
     f.boolean("parallel_tool_calls")  # the grammar's business, as tools are
     return o
+
+
+def thinking_budget(f):
+    """Most tokens of reasoning, 0: none; None: as many as there are. Of models that do not reason,
+    or were told not to, it asks nothing."""
+    budget = f.integer("thinking_budget", 0, 2**31 - 1)
+    if budget is None and isinstance(f.get("thinking"), dict):
+        budget = f.object("thinking").integer("budget_tokens", 0, 2**31 - 1)
+    return budget
 
 
 def completion_options(f, default_temperature):

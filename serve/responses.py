@@ -16,6 +16,7 @@ def options(f, default_temperature):
     o = openai.Options(stream=f.boolean("stream"), settings=openai.sampling(f, default_temperature),
                        timeout=f.number("timeout", 0.001, 1e6))
     o.max_tokens = f.integer("max_output_tokens", 1, 2**31 - 1)
+    o.thinking_budget = openai.thinking_budget(f)
     return o
 
 

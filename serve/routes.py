@@ -20,7 +20,7 @@ from serve.scheduler import READY, Full, Job
 from serve.stream import Exchange, Sse, at_once, streamed
 
 ALLOWED_HEADERS = ("Authorization, Content-Type, X-Api-Key, Idempotency-Key, Anthropic-Version, "
-                   "Anthropic-Beta, OpenAI-Organization, OpenAI-Project")
+                   "Anthropic-Beta, OpenAI-Organization, OpenAI-Project, X-Conversation-Id")
 BODIES = 8  # of the largest size, in memory while they are read
 OUT_OF_SCOPE = {"/v1/embeddings": "embeddings", "/v1/rerank": "reranking",
                 "/v1/images/generations": "making images", "/v1/audio/speech": "audio",
@@ -373,6 +373,8 @@ class Routes:
         messages = openai.check_messages(f)
         prompt, constraint = await self._render(f.bytes() if raw is None else raw, f)
         options.settings.update(constraint)
+        if options.thinking_budget is not None:
+            options.settings.update(close_ids=prompt.close_ids, close_after=options.thinking_budget)
         request.note["note"] = prompt.note or None
         return await self._chat_answer(request, options, prompt, messages, answer(prompt), sse)
 

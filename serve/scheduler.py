@@ -532,6 +532,8 @@ def sampling_of(settings):
         if name == "logit_bias":
             p.logit_bias = (engine.Bias * len(value))(*value)
             p.n_logit_bias = len(value)
+        elif name == "close_ids":
+            p.close_ids, p.n_close = engine.ids_array(value), len(value)
         else:
             setattr(p, name, value)
     return p

@@ -210,7 +210,8 @@ class PromptInfo(ctypes.Structure):
                 ("images", ctypes.c_void_p), ("n_images", ctypes.c_size_t),
                 ("effort", ctypes.c_char_p), ("note", ctypes.c_char_p),
                 ("may_call", ctypes.c_int32), ("must_call", ctypes.c_int32),
-                ("must_call_name", ctypes.c_char_p), ("must_call_name_len", ctypes.c_size_t)]
+                ("must_call_name", ctypes.c_char_p), ("must_call_name_len", ctypes.c_size_t),
+                ("close_ids", ctypes.POINTER(ctypes.c_int32)), ("n_close", ctypes.c_size_t)]
 
 
 class Event(ctypes.Structure):

@@ -213,6 +213,15 @@ def thinking(home, *args):
                  check=0)
 
 
+def test_thinking_is_closed_where_its_limit_is(home):
+    def reasoning(*args):
+        return chat(["Hello"], home, *args, model=GOLDEN / "k3.waste")[0][0].get("reasoning", "")
+
+    free, six, four = reasoning(), reasoning("--think-limit", 6), reasoning("--think-limit", 4)
+    assert free.startswith(six) and six.startswith(four) and len(four) < len(six) < len(free)
+    assert reasoning("--think-limit", 0) == ""
+
+
 def test_thinking_is_apart_from_the_answer(home):
     shown, hidden = thinking(home), thinking(home, "--hide-thinking")
     assert b"[thinking]" in shown.stderr and b"[answer]" in shown.stderr

@@ -228,6 +228,61 @@ static void bad_arguments_are_refused_before_anything_runs(void **state)
     waste_close(NULL);
 }
 
+/* Feed ids, then each choice; the ids of n choices and their log probabilities. */
+static void choices(waste_session *s, waste_ctx *ctx, const int32_t *ids, size_t n_ids,
+                    int32_t *out, float *logprob, unsigned n)
+{
+    waste_item it = {.size = sizeof(it), .session = s, .want = WASTE_WANT_TOKEN};
+    int32_t fed;
+
+    for (unsigned i = 0; i < n; i++) {
+        it.ids = i ? &fed : ids;
+        it.n_ids = i ? 1 : n_ids;
+        if (i == 3) { /* a pass that did not happen */
+            waste_session_cancel(s);
+            assert_int_equal(waste_step(ctx, &it, 1), WASTE_OK);
+            assert_int_equal(it.status, WASTE_E_CANCELLED);
+        }
+        assert_int_equal(waste_step(ctx, &it, 1), WASTE_OK);
+        out[i] = fed = it.token;
+        logprob[i] = it.logprob;
+    }
+}
+
+static void a_limit_closes_the_reasoning(void **state)
+{
+    struct setup s = {0};
+    waste_ctx *ctx = model_open(models[0].dir, &s);
+    const struct golden *g = &models[0].gold;
+    waste_session *a = waste_session_default(ctx);
+    int32_t free_ids[6], ids[6], close[] = {5, 6, 7}, bad = 100000;
+    float free_logprob[6], logprob[6];
+    waste_sampling p;
+
+    (void)state;
+    choices(a, ctx, g->ids, 4, free_ids, free_logprob, 6);
+    assert_int_equal(waste_session_reset(a), WASTE_OK);
+    waste_sampling_init(&p);
+    p.close_ids = close;
+    p.n_close = 3;
+    p.close_after = 2;
+    assert_int_equal(waste_session_sampling(a, &p), WASTE_OK);
+    for (unsigned round = 0; round < 2; round++) {
+        choices(a, ctx, g->ids, 4, ids, logprob, 6);
+        assert_memory_equal(ids, free_ids, 2 * sizeof(*ids));
+        assert_memory_equal(ids + 2, close, sizeof(close));
+        assert_true(ids[2] == free_ids[2] || logprob[2] < free_logprob[2]); /* the model's own */
+        assert_int_equal(waste_session_reset(a), WASTE_OK);                 /* an answer begins */
+    }
+    p.close_ids = &bad;
+    p.n_close = 1;
+    assert_int_equal(waste_session_sampling(a, &p), WASTE_E_ARG);
+    assert_non_null(strstr(waste_error_detail(ctx), "close_ids[0] = 100000"));
+    p.n_close = 17;
+    assert_int_equal(waste_session_sampling(a, &p), WASTE_E_ARG);
+    waste_close(ctx);
+}
+
 static void a_cancelled_session_does_not_stop_its_company(void **state)
 {
     struct setup s = {.sessions = 2};
@@ -1361,6 +1416,7 @@ int main(void)
         cmocka_unit_test(generation_ends_at_stop_ids_and_at_a_full_context),
         cmocka_unit_test(a_callback_can_stop_and_cancel),
         cmocka_unit_test(bad_arguments_are_refused_before_anything_runs),
+        cmocka_unit_test(a_limit_closes_the_reasoning),
         cmocka_unit_test(a_cancelled_session_does_not_stop_its_company),
         cmocka_unit_test(logprobs_are_those_of_the_logits),
         cmocka_unit_test(logprobs_depend_on_the_ids_alone),

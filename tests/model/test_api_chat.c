@@ -46,6 +46,7 @@ static waste_prompt *render(const struct host *h, const char *json)
 static void a_host_renders_and_reads_back(void **state)
 {
     static const char said[] = "a<|close|>think<|sep|><|open|>response<|sep|>b<|end_of_msg|>";
+    static const char close[] = "<|close|>think<|sep|>";
     static const char want[] =
         "{\"role\": \"assistant\", \"content\": \"b\", \"reasoning_content\": \"a\"}";
     struct host h = host_of("k3.waste", NULL);
@@ -72,6 +73,10 @@ static void a_host_renders_and_reads_back(void **state)
     assert_string_equal(prompt.note, "");
     assert_int_equal(prompt.n_ends, 2);
     assert_int_equal(prompt.ends[1].message, 0);
+    assert_int_equal(waste_encode(h.t, WASTE_MARKUP, close, sizeof(close) - 1, ids, 128, &n),
+                     WASTE_OK);
+    assert_int_equal(prompt.n_close, n);
+    assert_memory_equal(prompt.close_ids, ids, n * sizeof(*ids));
     assert_int_equal(waste_reply_open(p, &r), WASTE_OK);
     waste_prompt_close(p); /* the reply does not need it */
     assert_int_equal(waste_encode(h.t, WASTE_MARKUP, said, sizeof(said) - 1, ids, 128, &n),

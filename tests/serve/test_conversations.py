@@ -302,6 +302,36 @@ def test_reasoning_is_told_apart(xtml_model):
         assert refused.status == 400 and refused.error["param"] == "reasoning_effort"
 
 
+def test_reasoning_has_a_budget(xtml_model):
+    """And the answer, which begins behind it, satisfies its schema all the same."""
+    def reasoning(**more):
+        answer = s.post(CHAT, {**body, **more}).json
+        assert answer["choices"][0]["finish_reason"] == "stop"
+        message = answer["choices"][0]["message"]
+        assert json.loads(message["content"]) == {"city": "Rome"}
+        return message.get("reasoning_content", ""), \
+            answer["usage"]["completion_tokens_details"]["reasoning_tokens"]
+
+    with Server(model=xtml_model) as s:
+        s.ready()
+        body = {"messages": [user("?")], "max_tokens": 300, "logit_bias": CLOSES_SOON,
+                "response_format": {"type": "json_schema", "json_schema": {"schema": CITY}}}
+        free, n_free = reasoning()
+        ample, n_ample = reasoning(thinking_budget=250)
+        assert (ample, n_ample) == (free, n_free), "it closed in time"
+        del body["logit_bias"]
+        short, n_short = reasoning(thinking_budget=6)
+        shorter, n_shorter = reasoning(thinking={"type": "enabled", "budget_tokens": 4})
+        none, n_none = reasoning(thinking_budget=0)
+        assert short.startswith(shorter) and len(short) > len(shorter) > len(none) == 0
+        assert all(n < 40 for n in (n_short, n_shorter, n_none)), "the rest is markup"
+        said = s.post("/v1/messages", {
+            "messages": [user("?")], "max_tokens": 20,
+            "thinking": {"type": "enabled", "budget_tokens": 4}}).json
+        assert said["content"][0]["type"] == "thinking"
+        assert 0 < len(said["content"][0]["thinking"]) < 60
+
+
 @pytest.mark.parametrize("option, members", [("both", {"reasoning_content", "reasoning"}),
                                              ("reasoning", {"reasoning"}), ("none", set())])
 def test_reasoning_has_the_member_that_clients_know(xtml_model, option, members):

@@ -101,6 +101,13 @@ def test_images_are_refused_where_they_are(kind):
     assert e.param == "messages[0].content[1]" and e.code == "vision_disabled"
 
 
+def test_a_budget_of_thinking_has_several_names():
+    assert chat(thinking_budget=0).thinking_budget == 0
+    assert chat(thinking={"type": "enabled", "budget_tokens": 9}).thinking_budget == 9
+    assert chat(thinking=True).thinking_budget is None
+    assert refused(lambda: chat(thinking_budget=-1)).param == "thinking_budget"
+
+
 def test_leading_system_messages_are_found():
     roles = ["system", "developer", "user", "system"]
     assert openai.leading_system([{"role": r} for r in roles]) == 1
