@@ -138,7 +138,7 @@ typedef struct {
     uint32_t checkpoints;    /* 0; memory for so many saved states of a full context is planned at
                                 open: for waste_checkpoint_take and waste_store. Shorter ones take
                                 less, so that more of them fit */
-    const char *route_trace; /* NULL, or a file that gets one line per decode token and MoE layer */
+    const char *route_trace; /* NULL, or a file; a line is added per decode token and MoE layer */
     /* Called between tensors and layers on the calling thread, at most every 100 ms; non-zero
      * cancels. NULL = never. */
     int (*progress)(const waste_progress *p, void *user);
@@ -832,6 +832,8 @@ WASTE_API waste_status waste_reply_message(waste_reply *r, const char **json, si
  * if a store has them all. In waste_session_ids such a place is negative, and names the
  * picture and the row: prefixes are only shared where the pictures are the same. See
  * docs/IMAGES.md. */
+#define WASTE_IMAGES_MAX 32 /* that wait in a session */
+
 typedef struct {
     uint32_t size;
     uint32_t width, height;               /* upright, in pixels: what the prompt is told */
