@@ -324,6 +324,7 @@ class Serving:
 def main():
     o = arguments().parse_args()
     log = open_log(o.log_level)
+    sys.setswitchinterval(0.001)  # a thread that works on a large body lets the loop go on
     try:
         serving = Serving(o, log)
         code = asyncio.run(serving.run())

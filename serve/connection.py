@@ -12,12 +12,24 @@ from aiohttp import web
 
 from serve.errors import ApiError
 
+SLICE = 4096  # elements of a long list
 HEAD_BYTES = 1 << 20  # of a head, or of requests that do not wait for the answer to the one before
 
 
 def json_response(value, status=200, headers=None):
     return web.Response(body=json.dumps(value, ensure_ascii=False).encode(errors="replace"),
                         status=status, headers=headers, content_type="application/json")
+
+
+def list_response(member, array, made=None, **more):
+    """A JSON object with a list that may have millions of elements: made(element), if given. It is
+    written in slices, between which other threads run."""
+    slices = (array[at:at + SLICE] for at in range(0, len(array), SLICE))
+    parts = (json.dumps(part if made is None else [made(x) for x in part], ensure_ascii=False)
+             [1:-1] for part in slices)
+    text = json.dumps({**more, member: []}, ensure_ascii=False)
+    text = "".join((text[:-2], ", ".join(parts), "]}"))
+    return web.Response(body=text.encode(errors="replace"), content_type="application/json")
 
 
 class Connection(web.RequestHandler):

@@ -9,7 +9,7 @@ import urllib.parse
 from aiohttp import web
 
 from serve import anthropic, constrain, engine, openai, page, responses
-from serve.connection import json_response
+from serve.connection import json_response, list_response
 from serve.errors import ApiError, busy, invalid
 from serve.fields import Fields, parse
 from serve.live import Live
@@ -21,6 +21,7 @@ from serve.stream import Exchange, Sse, at_once, streamed
 
 ALLOWED_HEADERS = ("Authorization, Content-Type, X-Api-Key, Idempotency-Key, Anthropic-Version, "
                    "Anthropic-Beta, OpenAI-Organization, OpenAI-Project")
+LARGE = 1 << 16  # bytes of a body; what has more is worked on beside the loop, one at a time
 BODIES = 8  # of the largest size, in memory while they are read
 OUT_OF_SCOPE = {"/v1/embeddings": "embeddings", "/v1/rerank": "reranking",
                 "/v1/images/generations": "making images", "/v1/audio/speech": "audio",
@@ -54,6 +55,7 @@ class Routes:
         scheduler.observe = self.metrics.answer
         self.created = int(time.time())
         self.replays, self.body_bytes = Replays(), 0
+        self.large = asyncio.Semaphore(1)
         self.in_flight = {}  # requests being worked on, by key
         self.table = {
             "/health": {"GET": self.health},
@@ -275,21 +277,26 @@ class Routes:
     # ---- text ------------------------------------------------------------------------------------
 
     async def tokenize(self, request):
+        return await self._apart(request, self._tokenize, request)
+
+    def _tokenize(self, request):
         f = Fields(parse(request.body))
         text = f.string("content", f.string("prompt", f.string("text")))
         if text is None:
             raise invalid("content", "content has to be a string")
         mode = engine.MARKUP if f.boolean("parse_special") else engine.CONTENT
-        ids = await asyncio.to_thread(self.tokenizer.encode, text, mode)
-        out = {"tokens": ids, "count": len(ids)}
+        ids = self.tokenizer.encode_array(text, mode)
+        made = None
         if f.boolean("with_pieces"):
-            out["tokens"] = [{"id": t, "piece": openai.token_text(self.tokenizer, t)} for t in ids]
-        return json_response(out)
+            def made(t):
+                return {"id": t, "piece": openai.token_text(self.tokenizer, t)}
+        return list_response("tokens", ids, made, count=len(ids))
 
     async def detokenize(self, request):
-        f = Fields(parse(request.body))
-        ids = self._ids(f, "tokens")
-        data = await asyncio.to_thread(self.tokenizer.decode, ids)
+        return await self._apart(request, self._detokenize, request)
+
+    def _detokenize(self, request):
+        data = self.tokenizer.decode(self._ids(Fields(parse(request.body)), "tokens"))
         return json_response({"content": data.decode("utf-8", "replace")})
 
     def _ids(self, f, member):
@@ -299,16 +306,35 @@ class Routes:
         return ids
 
     async def apply_template(self, request):
-        f = Fields(parse(request.body))
+        f = await self._fields(request)
         openai.check_messages(f)
         prompt, _ = await self._render(request.body, f)
+
+        def shown():
+            return list_response("tokens", prompt.ids, prompt=prompt.text(), count=len(prompt.ids),
+                                 reasoning_effort=prompt.effort)
+
         try:
-            return json_response({"prompt": prompt.text(), "tokens": list(prompt.ids),
-                                  "count": len(prompt.ids), "reasoning_effort": prompt.effort})
+            return await self._apart(request, shown)
         finally:
             prompt.close()
 
     # ---- answers ---------------------------------------------------------------------------------
+
+    async def _apart(self, request, work, *args):
+        """work(*args); in a thread of its own, and alone, if there is much to work on."""
+        if len(request.body) < LARGE:
+            return work(*args)
+        async with self.large:
+            return await asyncio.to_thread(work, *args)
+
+    async def _fields(self, request, conversation=None):
+        """The request, or what conversation(request) makes of it."""
+        def fields():
+            f = Fields(parse(request.body))
+            return (f, Fields(conversation(f))) if conversation else f
+
+        return await self._apart(request, fields)
 
     def _chat(self):
         if not self.chat:
@@ -330,7 +356,7 @@ class Routes:
             raise constrain.refusal(e, f.value) from None
 
     async def chat_completions(self, request):
-        f = Fields(parse(request.body))
+        f = await self._fields(request)
         options = openai.chat_options(f, self.options.temperature)
 
         def answer(prompt):
@@ -340,8 +366,8 @@ class Routes:
         return await self._converse(request, options, f, answer, Sse(), request.body)
 
     async def messages(self, request):
-        f = Fields(parse(request.body))
-        options, body = anthropic.options(f), Fields(anthropic.conversation(f))
+        f, body = await self._fields(request, anthropic.conversation)
+        options = anthropic.options(f)
         options.settings = openai.sampling(f, self.options.temperature)
 
         def answer(prompt):
@@ -350,15 +376,14 @@ class Routes:
         return await self._converse(request, options, body, answer, anthropic.MessagesSse())
 
     async def count_tokens(self, request):
-        body = Fields(anthropic.conversation(Fields(parse(request.body))))
+        _, body = await self._fields(request, anthropic.conversation)
         openai.check_messages(body)
         prompt, _ = await self._render(body.bytes(), body)
         return json_response({"input_tokens": len(prompt.ids)})
 
     async def responses(self, request):
-        f = Fields(parse(request.body))
+        f, body = await self._fields(request, responses.conversation)
         options = responses.options(f, self.options.temperature)
-        body = Fields(responses.conversation(f))
 
         def answer(prompt):
             return responses.ResponsesAnswer(self.model_id, f.value, options, len(prompt.ids),
@@ -391,7 +416,7 @@ class Routes:
             prompt.close()
 
     async def completions(self, request):
-        f = Fields(parse(request.body))
+        f = await self._fields(request)
         options = openai.completion_options(f, self.options.temperature)
         if options.max_tokens is None:
             options.max_tokens = 16  # what OpenAI's clients expect of this endpoint
@@ -413,6 +438,8 @@ class Routes:
             prompt = prompt[0]
         if isinstance(prompt, str) and prompt:
             return await asyncio.to_thread(self.tokenizer.encode_array, prompt), prompt
+        if isinstance(prompt, list) and prompt:
+            self._check_length(prompt, "prompt")
         if isinstance(prompt, list) and prompt and all(type(t) is int for t in prompt):
             vocab = self.scheduler.ctx.engine.vocab
             if not all(0 <= t < vocab for t in prompt):
@@ -425,6 +452,12 @@ class Routes:
         if self.scheduler.phase != READY:
             raise busy(f"the server is {self.scheduler.phase}", 5)
 
+    def _check_length(self, ids, member):
+        ctx_max = self.scheduler.ctx.model.ctx_max
+        if len(ids) >= ctx_max:
+            raise invalid(member, f"the prompt has {len(ids)} tokens, and the context {ctx_max}",
+                          "context_length_exceeded")
+
     def _enter(self, request):
         most = self.options.per_key
         n = self.in_flight.get(request.key, 0)
@@ -436,11 +469,7 @@ class Routes:
     async def _run(self, request, options, ids, readers, answer, *, ends=(), system_end=0,
                    sse=None):
         """Jobs, from submission to the last byte."""
-        ctx_max = self.scheduler.ctx.model.ctx_max
-        if len(ids) >= ctx_max:
-            raise invalid("messages" if ends else "prompt",
-                          f"the prompt has {len(ids)} tokens, and the context {ctx_max}",
-                          "context_length_exceeded")
+        self._check_length(ids, "messages" if ends else "prompt")
         name = self.replays.name(request)
         earlier = name and self.replays.get(name, request)
         if earlier:

@@ -296,6 +296,29 @@ def test_r12_chunked_bodies_are_accepted(server):
     assert s.recv(1000).startswith(b"HTTP/1.1 200 ")
 
 
+def test_a_large_body_is_answered_like_a_small_one(server):
+    """Large ones are worked on in a thread, and their lists written in slices."""
+    small, large = "the sea", "the sea, " * 20000
+    few = server.post("/tokenize", {"content": small, "with_pieces": True}).json
+    assert "".join(p["piece"] for p in few["tokens"]) == small and few["count"] == len(few["tokens"])
+    many = server.post("/tokenize", {"content": large}).json
+    assert many["count"] == len(many["tokens"]) > 2 * 4096
+    pieces = server.post("/tokenize", {"content": large, "with_pieces": True}).json["tokens"]
+    assert [p["id"] for p in pieces] == many["tokens"]
+    assert "".join(p["piece"] for p in pieces) == large
+    assert server.post("/detokenize", {"tokens": many["tokens"]}).json["content"] == large
+    conversation = {"messages": [{"role": "user", "content": large}], "max_tokens": 4}
+    shown = server.post("/apply-template", conversation).json
+    assert large in shown["prompt"] and len(shown["tokens"]) == shown["count"]
+    for path in (CHAT, "/v1/messages"):
+        assert f"the prompt has {shown['count']} tokens" in server.post(path, conversation).json[
+            "error"]["message"]
+    assert server.post("/v1/messages/count_tokens", conversation).json == {
+        "input_tokens": shown["count"]}
+    too_long = server.post("/v1/completions", {"prompt": many["tokens"]})
+    assert too_long.status == 400 and too_long.error["code"] == "context_length_exceeded"
+
+
 def test_r12_heads_have_to_come_in_time_and_connections_are_counted():
     with Server("--head-timeout", 0.3, "--connections", 3) as s:
         s.ready()

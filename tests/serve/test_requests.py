@@ -1,9 +1,11 @@
 """Members of requests: what is accepted, and what a refusal names."""
 
+import json
+
 import pytest
 
 import serving  # noqa: F401  # the path to the package
-from serve import anthropic, constrain, engine, openai, responses
+from serve import anthropic, constrain, engine, fields, openai, responses
 from serve.errors import ApiError, busy
 from serve.fields import Fields, parse
 
@@ -26,6 +28,28 @@ def chat(**members):
                                   b'{"a": ' + b"9" * 5000 + b"}", b'{"a": Infinity}'])
 def test_t24_a_body_that_is_no_object_is_the_clients_fault(body):
     refused(parse, body)
+
+
+@pytest.mark.parametrize("body", [
+    b'{"a": [' + b"1," * fields.MOST_VALUES + b"1, 1]}",
+    b'{"a": [' + b"{}," * fields.MOST_CONTAINERS + b"1]}",
+    b'{"a": [' + b"[]," * fields.MOST_CONTAINERS + b"1]}",
+    b'{"a": [' + b'"",' * fields.MOST_STRINGS + b"1]}",
+    b'{"a": "' + b'\\"' * fields.MOST_STRINGS + b'", "b": [' + b'"\\\\",' * fields.MOST_STRINGS
+    + b"1]}"])
+def test_a_body_of_very_many_values_is_refused_before_it_is_parsed(body):
+    """Parsing such a body held up everybody for a second and a half."""
+    assert "more than" in refused(parse, body).message
+
+
+@pytest.mark.parametrize("text", [",[{", '"', "\\", '\\"', '",["', '[{\\\\"'])
+def test_a_text_may_have_any_number_of_any_characters(text):
+    value = {"a": text * fields.MOST_VALUES, "b": [text, {}]}
+    assert parse(json.dumps(value).encode()) == value
+
+
+def test_a_string_without_an_end_is_no_string():
+    refused(parse, b'{"a": [' + b"[" * fields.MOST_CONTAINERS + b'"' + b"\\\"" * 100)
 
 
 def test_half_a_surrogate_pair_is_read():
