@@ -8,7 +8,7 @@ hear that the client has gone.
 import asyncio
 import json
 
-from aiohttp import web
+from aiohttp import HttpVersion10, HttpVersion11, web
 
 from serve.errors import ApiError
 
@@ -30,6 +30,23 @@ def list_response(member, array, made=None, **more):
     text = json.dumps({**more, member: []}, ensure_ascii=False)
     text = "".join((text[:-2], ", ".join(parts), "]}"))
     return web.Response(body=text.encode(errors="replace"), content_type="application/json")
+
+
+def check_head(http):
+    """Refuse what two programs can read in two ways, of which one may stand before us."""
+    why = None
+    if http.version not in (HttpVersion10, HttpVersion11):
+        why = "HTTP/%d.%d: only 1.0 and 1.1 are spoken here" % http.version
+    elif any(name != name.strip() for name, _ in http.raw_headers):
+        why = "white space before the colon of a header"
+    elif len(http.headers.getall("Host", ())) > 1:
+        why = "more than one Host"
+    elif "Transfer-Encoding" in http.headers and (
+            http.version == HttpVersion10
+            or http.headers["Transfer-Encoding"].lower() != "chunked"):
+        why = "Transfer-Encoding: nothing but chunked, in HTTP/1.1"
+    if why:
+        raise ApiError(400, why, headers={"Connection": "close"})
 
 
 class Connection(web.RequestHandler):

@@ -9,7 +9,7 @@ import urllib.parse
 from aiohttp import web
 
 from serve import anthropic, constrain, engine, openai, page, responses
-from serve.connection import json_response, list_response
+from serve.connection import check_head, json_response, list_response
 from serve.errors import ApiError, busy, invalid
 from serve.fields import Fields, parse
 from serve.live import Live
@@ -101,6 +101,7 @@ class Routes:
             handler = self._route(request.http)
             if request.http.method == "OPTIONS":
                 return web.Response(status=204, headers={**headers, **handler})
+            check_head(request.http)
             self._authenticate(request)
             if request.http.method == "POST":
                 request.body = await self._read(request.http)
@@ -109,7 +110,7 @@ class Routes:
         except ApiError as e:
             request.note["error"] = e.message
             response = json_response(e.body(dialect), e.status, e.headers)
-            if e.status in (401, 403, 408, 411, 413, 415, 503):
+            if e.status in (401, 403, 408, 411, 413, 415, 503) or "Connection" in e.headers:
                 response.force_close()  # the body may not have been read
         if not response.prepared:
             response.headers.update(self._headers(request))

@@ -376,7 +376,13 @@ def test_compressed_bodies_are_refused(server):
     b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
     b"GET / HTTP/1.1\r\nHost: x\r\n" + b"X: " + b"y" * 9000 + b"\r\n\r\n",
     b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
-    b"GET /\x00 HTTP/1.1\r\nHost: x\r\n\r\n"])
+    b"GET /\x00 HTTP/1.1\r\nHost: x\r\n\r\n",
+    # Heads that two programs may read in two ways, of which one stands before us.
+    b"GET /health HTTP/1.1\r\nHost: x\r\nA : b\r\n\r\n",
+    b"GET /health HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n",
+    b"GET /health HTTP/9.9\r\nHost: x\r\n\r\n",
+    b"POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+    b"POST /tokenize HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"])
 def test_what_is_not_http_gets_json_or_nothing(server, data):
     s = server.connect()
     s.sendall(data)
