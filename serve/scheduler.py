@@ -152,16 +152,17 @@ class Scheduler:
     def submit(self, *jobs):
         """Into the queue, all or none. Raises Full."""
         with self.lock:
-            if self.phase != READY:
-                raise Full(f"the server is {self.phase}", 5)
-            if len(self.queue) + len(jobs) > self.n_queue + self._n_free():
-                raise Full(f"{len(self.queue)} requests are waiting, and {self.n_queue} may",
-                           self._retry_after())
+            self._check_room(len(jobs))
             for job in jobs:
                 job.max_tokens = job.max_tokens or self.max_tokens
             self.queue.extend(jobs)
             self._tell_positions()
             self.lock.notify_all()
+
+    def check_room(self, n=1):
+        """Raises what a submit of n jobs would raise now; for those who have yet to make them."""
+        with self.lock:
+            self._check_room(n)
 
     def cancel(self, job, failed=None):
         """It ends within one layer if nobody else is in the pass, else with the pass."""
@@ -213,6 +214,13 @@ class Scheduler:
 
     def _n_free(self):
         return sum(s.job is None for s in self.slots)
+
+    def _check_room(self, n):
+        if self.phase != READY:
+            raise Full(f"the server is {self.phase}", 5)
+        if len(self.queue) + n > self.n_queue + self._n_free():
+            raise Full(f"{len(self.queue)} requests are waiting, and {self.n_queue} may",
+                       self._retry_after())
 
     def _retry_after(self):
         waves = 1 + len(self.queue) // max(1, len(self.slots))
