@@ -395,7 +395,7 @@ class Routes:
     async def _converse(self, request, options, f, answer, sse, raw=None):
         """f: what the chat format is asked; raw: its bytes, if they came like that. answer(prompt):
         how it is told."""
-        self._check_room(request, options.n)
+        self._check_room(request)
         messages = openai.check_messages(f)
         prompt, constraint = await self._render(f.bytes() if raw is None else raw, f)
         options.settings.update(constraint)
@@ -422,7 +422,7 @@ class Routes:
         if options.max_tokens is None:
             options.max_tokens = 16  # what OpenAI's clients expect of this endpoint
         options.settings.update(constrain.of_text(f))
-        self._check_room(request, options.n)
+        self._check_room(request)
         ids, text = await self._text_prompt(f)
         readers = [TextReader(self.tokenizer, options.stops, options.logprobs is not None)
                    for _ in range(options.n)]
@@ -448,12 +448,12 @@ class Routes:
             return engine.ids_array(prompt), None
         raise invalid("prompt", "prompt has to be one text that is not empty, or one array of ids")
 
-    def _check_room(self, request, n):
+    def _check_room(self, request):
         """Before anything is rendered. Who asks again may be joined to an answer in the making."""
         if self.replays.name(request) and self.scheduler.phase == READY:
             return
         try:
-            self.scheduler.check_room(n)
+            self.scheduler.check_room()
         except Full as e:
             raise busy(str(e), e.retry_after) from None
 
