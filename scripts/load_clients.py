@@ -44,19 +44,18 @@ class Load:
         return Wire.open(self.url, **how)
 
 
-class Busy(Exception):
-    """503, and when to come again."""
-
-
 class Client:
     def __init__(self, load, number, random):
         self.load, self.number, self.random = load, number, random
         self.wire = None  # kept for the next request
+        self.again, self.rest = None, 0.0  # what was refused, and until when to wait with it
 
     async def run(self):
         kinds = [do for do, weight in KINDS for _ in range(weight)]
         while not self.load.over:
-            do = self.random.choice(kinds)
+            await asyncio.sleep(min(self.rest, max(0.0, self.load.until - time.monotonic())))
+            self.rest = 0.0
+            do = Client.normal if self.again else self.random.choice(kinds)
             name = do.__name__
             try:
                 await asyncio.wait_for(do(self), self.load.limits.patience)
@@ -82,7 +81,10 @@ class Client:
     # ---- who wants an answer ----
 
     async def connect(self):
-        """A connection, now and then the one that is left of the last request."""
+        """A connection, now and then the one that is left of the last request, unless the server
+        has found it idle for too long."""
+        if self.wire and self.wire.reader.at_eof():
+            self.drop()
         if not self.wire:
             self.wire = await self.load.open()
         return self.wire
@@ -91,17 +93,13 @@ class Client:
         if wire is self.wire and (not wire.reusable or self.random.random() < 0.4):
             self.drop()
 
-    async def refused(self, wire, who):
-        """Obey a 503."""
+    async def refused(self, wire):
+        """The same again, as the 503 says."""
         body = json.loads(await wire.body())
         after = float(wire.headers["retry-after"])
         assert body.get("error") and 0 < after <= 600, f"503 with {body}, {after}"
-        self.load.count(who, "503")
-        self.done(wire)
-        left = self.load.until - time.monotonic()
-        if after >= left:
-            raise Busy
-        await asyncio.sleep(after * self.random.uniform(1, 1.5))
+        self.load.count("normal", "503")
+        self.rest = after * self.random.uniform(1, 1.5)
 
     def request(self, case, stream):
         more = {"stream": stream}
@@ -126,23 +124,20 @@ class Client:
         return name
 
     async def normal(self):
-        case, stream = self.random.choice(CASES), self.random.random() < 0.5
-        try:
-            while True:
-                wire, begun = await self.connect(), time.monotonic()
-                wire.send("POST", case.path, self.request(case, stream))
-                status = await wire.head()
-                if status == 503:
-                    await self.refused(wire, "normal")
-                    continue
-                assert status == 200, f"{case.name}: {status} {await wire.body()}"
-                await self.answer(case, wire, stream, "normal")
-                self.load.phases["answer"].append(time.monotonic() - begun)
-                break
-        except Busy:
-            return
+        case, stream = self.again or (self.random.choice(CASES), self.random.random() < 0.5)
+        self.again = None
+        wire, begun = await self.connect(), time.monotonic()
+        wire.send("POST", case.path, self.request(case, stream))
+        status = await wire.head()
+        if status == 503:
+            self.again = case, stream
+            await self.refused(wire)
+        else:
+            assert status == 200, f"{case.name}: {status} {await wire.body()}"
+            await self.answer(case, wire, stream, "normal")
+            self.load.phases["answer"].append(time.monotonic() - begun)
+            self.rest = self.random.uniform(0, 0.2)
         self.done(wire)
-        await self.nap(0.2)
 
     async def slow(self):
         """A small window, a few bytes now and then; the answer is whole for all that."""

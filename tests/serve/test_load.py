@@ -1,5 +1,5 @@
 """scripts/load_server, for seconds instead of minutes: many clients, each answer the right one,
-nothing left behind. How fast /health answers and how memory grows is judged by the long run alone."""
+nothing left behind. How fast /health is and how memory grows is judged by the long run alone."""
 
 import subprocess
 import sys
