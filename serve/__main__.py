@@ -18,6 +18,7 @@ try:
 
     from serve import engine, keys, openai
     from serve.connection import Front
+    from serve.notify import notify
     from serve.routes import Routes
     from serve.scheduler import CLOSED, FAILED, LOADING, Scheduler
 except ModuleNotFoundError as e:
@@ -299,6 +300,7 @@ class Serving:
                 break
             if self.scheduler.phase != LOADING and where:
                 self.log.info("ready", extra={"url": where, "sessions": self.scheduler.n_sessions})
+                notify("READY=1", f"STATUS=Serving {self.routes.model_id} at {where}")
                 where = None
             try:
                 await asyncio.wait_for(stop.wait(), 0.1 if where else 1.0)
@@ -313,6 +315,7 @@ class Serving:
         self.model.stop = self.scheduler.phase == LOADING
         self.scheduler.drain()
         self.log.info("draining")
+        notify("STOPPING=1", "STATUS=Draining: answers that have begun are finished")
         until = time.monotonic() + self.o.drain_timeout
         while any(self.scheduler.counts()) and not stop.is_set() and time.monotonic() < until:
             await asyncio.sleep(0.05)

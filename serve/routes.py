@@ -20,7 +20,7 @@ from serve.scheduler import READY, Full, Job
 from serve.stream import Exchange, Sse, at_once, streamed
 
 ALLOWED_HEADERS = ("Authorization, Content-Type, X-Api-Key, Idempotency-Key, Anthropic-Version, "
-                   "Anthropic-Beta, OpenAI-Organization, OpenAI-Project")
+                   "Anthropic-Beta, OpenAI-Organization, OpenAI-Project, X-Conversation-Id")
 LARGE = 1 << 16  # bytes of a body; what has more is worked on beside the loop, one at a time
 BODIES = 8  # of the largest size, in memory while they are read
 OUT_OF_SCOPE = {"/v1/embeddings": "embeddings", "/v1/rerank": "reranking",

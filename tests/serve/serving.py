@@ -122,8 +122,8 @@ class Server:
         assert answer.status == 200, answer.body
         return answer.json
 
-    def stream(self, path, body):
-        return Stream(self, path, {**body, "stream": True})
+    def stream(self, path, body, **headers):
+        return Stream(self, path, {**body, "stream": True}, headers)
 
     def health(self):
         return self.get("/health").json
@@ -162,11 +162,12 @@ class Server:
 class Stream:
     """An event stream, read line by line."""
 
-    def __init__(self, server, path, body):
+    def __init__(self, server, path, body, headers):
         self.socket = server.connect()
         data = json.dumps(body).encode()
+        more = "".join(f"{k.replace('_', '-')}: {v}\r\n" for k, v in headers.items())
         self.socket.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-                            f"Content-Length: {len(data)}\r\n\r\n".encode() + data)
+                            f"{more}Content-Length: {len(data)}\r\n\r\n".encode() + data)
         self.response = http.client.HTTPResponse(self.socket, method="POST")
         self.response.begin()
         self.status, self.headers = self.response.status, self.response.headers
