@@ -77,6 +77,8 @@ static uint64_t hash_settings(const struct opts *o)
     uint64_t h = hash(HASH_BEGIN, numbers, sizeof(numbers));
 
     h = hash_text(hash_text(h, o->system), o->think);
+    if (o->vision) /* without it a picture is a line's error */
+        h = hash(h, "vision", 6);
     if (o->image_patches)
         h = hash(h, &o->image_patches, sizeof(o->image_patches));
     for (unsigned i = 0; i < o->n_stop; i++)

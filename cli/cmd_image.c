@@ -104,8 +104,8 @@ static int print_text(struct cli *c, const char *path, const waste_image_info *i
     printf("%s: %s, %u x %u\n", path, i->format, i->width, i->height);
     printf("  resized to       %u x %u, padded to %u x %u\n", i->fit_width, i->fit_height,
            i->padded_width, i->padded_height);
-    printf("  patches          %u x %u of at most %u, before padding\n", i->patches_x, i->patches_y,
-           i->max_patches);
+    printf("  patches          %u x %u with padding; at most %u without\n", i->patches_x,
+           i->patches_y, i->max_patches);
     printf("  tokens           %u, and the markers around them\n", i->n_rows);
     printf("  memory to read   %s\n", size_text(memory, i->decode_bytes));
     if (i->tower_macs)

@@ -81,6 +81,14 @@ static void add_message(json_t *summary, struct turn *t)
     json_decref(message);
 }
 
+/* Of the prompt's passes: what the vision tower took before them is no property of tokens. */
+static double prompt_s(const struct turn *t, const struct tally *d)
+{
+    double s = t->prefill_s - d->c.sec_images;
+
+    return s > 0 ? s : 0;
+}
+
 static json_t *summary_json(struct run *r, const struct tally *d)
 {
     const struct opts *o = &r->c->opts;
@@ -91,7 +99,7 @@ static json_t *summary_json(struct run *r, const struct tally *d)
                   json_text(t->answer.whole ? t->answer.whole : "", t->answer.whole_len),
                   "prompt_tokens", (json_int_t)t->n_ids, "generated_tokens",
                   (json_int_t)t->n_generated, "prefill_s", t->prefill_s, "decode_s", t->decode_s,
-                  "prefill_tok_per_s", rate((double)t->n_fed, t->prefill_s), "tok_per_s",
+                  "prefill_tok_per_s", rate((double)t->n_fed, prompt_s(t, d)), "tok_per_s",
                   turn_rate(t), "temperature", o->temp, "seed", json_u64(o->seed));
 
     if (s && (tally_json(s, d) ||
@@ -115,6 +123,9 @@ static void closing_lines(const struct run *r, const struct tally *d)
     const struct turn *t = &r->turn;
 
     note(r->c, "%s", "");
+    if (d->c.images)
+        note(r->c, "images   %llu seen, %.2f s in the vision tower",
+             (unsigned long long)d->c.images, d->c.sec_images);
     if (t->n_reused)
         note(r->c, "kept     %zu of %zu token%s, read before", t->n_reused, t->n_ids,
              plural(t->n_ids));
@@ -122,7 +133,7 @@ static void closing_lines(const struct run *r, const struct tally *d)
         note(r->c, "prompt   %zu of %zu token%s", t->n_fed, t->n_ids, plural(t->n_ids));
     else
         note(r->c, "prompt   %zu token%s, %.2f tok/s", t->n_fed, plural(t->n_fed),
-             rate((double)t->n_fed, t->prefill_s));
+             rate((double)t->n_fed, prompt_s(t, d)));
     note(r->c, "answer   %u token%s, %.2f tok/s, ended by %s%s%s%s", t->n_generated,
          plural(t->n_generated), turn_rate(t), end_text(t->end), t->end == END_STRING ? " \"" : "",
          t->end == END_STRING ? r->c->opts.stop[t->answer.matched] : "",

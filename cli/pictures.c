@@ -170,17 +170,32 @@ int pictures_check(struct cli *c, const char *model)
     return rc;
 }
 
-int pictures_attach(struct cli *c, const char *model, struct talk *talk)
+/* By its whole path: a conversation that was saved is taken up from anywhere. */
+static int attach(struct cli *c, const char *model, struct talk *talk, const char *path)
 {
     waste_image_info info;
+    char whole[PATH_MAX];
     struct err e;
+    int rc;
+
+    if (!realpath(path, whole))
+        return fail(c, EXIT_RUNTIME, NULL, path, "%s", strerror(errno));
+    rc = picture_look(c, model, whole, &info);
+    if (rc)
+        return rc;
+    if (talk_attach(talk, whole, info.width, info.height, &e))
+        return fail_err(c, &e, "--image");
+    note(c, "image    %s: %u x %u, seen as %u x %u, %u positions", path, info.width, info.height,
+         info.fit_width, info.fit_height, info.n_rows);
+    return 0;
+}
+
+int pictures_attach(struct cli *c, const char *model, struct talk *talk)
+{
     int rc = 0;
 
-    for (unsigned i = 0; !rc && i < c->opts.n_images; i++) {
-        rc = picture_look(c, model, c->opts.image[i], &info);
-        if (!rc && talk_attach(talk, c->opts.image[i], info.width, info.height, &e))
-            rc = fail_err(c, &e, "--image");
-    }
+    for (unsigned i = 0; !rc && i < c->opts.n_images; i++)
+        rc = attach(c, model, talk, c->opts.image[i]);
     return rc;
 }
 

@@ -50,7 +50,8 @@ void tally_now(struct tally *t, const waste_ctx *ctx)
     X(reads_failed)                                                                                \
     X(records_refused)                                                                             \
     X(preloaded)                                                                                   \
-    X(hits_preload)
+    X(hits_preload)                                                                                \
+    X(images)
 #define SECONDS(X)                                                                                 \
     X(sec_prefill)                                                                                 \
     X(sec_decode)                                                                                  \
@@ -62,7 +63,8 @@ void tally_now(struct tally *t, const waste_ctx *ctx)
     X(sec_checks)                                                                                  \
     X(sec_experts)                                                                                 \
     X(sec_head)                                                                                    \
-    X(sec_other)
+    X(sec_other)                                                                                   \
+    X(sec_images)
 
 struct tally tally_between(const struct tally *from, const struct tally *to)
 {
@@ -110,6 +112,10 @@ int tally_json(json_t *into, const struct tally *t)
         "records_refused", (json_int_t)c->records_refused, "preloaded", (json_int_t)c->preloaded,
         "hits_preload", (json_int_t)c->hits_preload);
     int rc = more ? json_object_update(into, more) : -1;
+
+    if (!rc && c->images)
+        rc = json_object_set_new(into, "images", json_integer((json_int_t)c->images)) |
+             json_object_set_new(into, "tower_s", json_real(c->sec_images));
 
     json_decref(more);
     return rc;

@@ -283,6 +283,8 @@ typedef struct { /* since open */
     double sec_experts; /* routed experts */
     double sec_head;    /* logits */
     double sec_other;   /* embeddings, choosing tokens, callbacks */
+    uint64_t images;    /* that the vision tower saw */
+    double sec_images;  /* of the tower, before the passes: in none of the above */
 } waste_counters;
 
 WASTE_API waste_status waste_get_counters(const waste_ctx *ctx, waste_counters *out);
@@ -823,12 +825,18 @@ WASTE_API waste_status waste_session_image_add(waste_session *s, const void *byt
                                                uint32_t *n_rows);
 WASTE_API waste_status waste_image_add(waste_ctx *ctx, const char *path, uint32_t *n_rows);
 /* Each place among ids, one per picture, to as many as the picture has rows. WASTE_E_ARG: places
- * and pictures that wait differ in number, or out is too small; then *n_out is what is needed. */
+ * and pictures that wait differ in number, or out (which may be ids) is too small; then *n_out is
+ * what is needed. */
 WASTE_API waste_status waste_session_image_expand(const waste_session *s, const int32_t *ids,
                                                   size_t n, int32_t *out, size_t cap,
                                                   size_t *n_out);
 WASTE_API waste_status waste_image_expand(waste_ctx *ctx, const int32_t *ids, size_t n,
                                           int32_t *out, size_t cap, size_t *n_out);
+/* ids, expanded, as waste_session_ids will have them: each place as the name of its row, out[n].
+ * waste_store_find and waste_store_resume take such ids, too: of another session, in which these
+ * pictures do not wait. WASTE_E_ARG: places and rows that wait differ in number. */
+WASTE_API waste_status waste_session_image_ids(const waste_session *s, const int32_t *ids, size_t n,
+                                               int32_t *out);
 /* Forget what waits. A reset of the session does not. */
 WASTE_API waste_status waste_session_image_clear(waste_session *s);
 WASTE_API waste_status waste_image_clear(waste_ctx *ctx);

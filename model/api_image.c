@@ -9,6 +9,25 @@
 
 #include "model/context.h"
 
+/* At most n bytes of fd; fewer where it ends. -1: errno says why. */
+static ssize_t read_up_to(int fd, uint8_t *to, size_t n)
+{
+    size_t at = 0;
+
+    while (at < n) {
+        ssize_t got = read(fd, to + at, n - at);
+
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return -1;
+        if (!got)
+            break;
+        at += (size_t)got;
+    }
+    return (ssize_t)at;
+}
+
 /* All of a regular file of at most IMAGE_FILE_MAX bytes; the caller frees it. */
 static int read_file(uint8_t **out, size_t *n, const char *path, struct err *e)
 {
@@ -16,7 +35,6 @@ static int read_file(uint8_t **out, size_t *n, const char *path, struct err *e)
     uint8_t *data = NULL;
     ssize_t got = 0;
     struct stat st;
-    size_t at = 0;
 
     if (fd < 0 || fstat(fd, &st)) {
         err_sys(e, errno, "%s", path);
@@ -28,8 +46,7 @@ static int read_file(uint8_t **out, size_t *n, const char *path, struct err *e)
     } else if (!(data = malloc((size_t)st.st_size + 1))) {
         err_set(e, ERR_NOMEM, "%s: %lld bytes", path, (long long)st.st_size);
     } else {
-        while (at < (size_t)st.st_size && (got = read(fd, data + at, (size_t)st.st_size - at)) > 0)
-            at += (size_t)got;
+        got = read_up_to(fd, data, (size_t)st.st_size);
         if (got < 0)
             err_sys(e, errno, "%s", path);
         else
@@ -42,7 +59,7 @@ static int read_file(uint8_t **out, size_t *n, const char *path, struct err *e)
         return e->code;
     }
     *out = data;
-    *n = at;
+    *n = (size_t)got;
     return 0;
 }
 
@@ -75,6 +92,7 @@ waste_status waste_image_dimensions(const char *path, uint32_t *width, uint32_t 
 static int rule_of(struct vision_shape *out, const char *container, struct err *e)
 {
     struct manifest m;
+    uint64_t bytes; /* asked for because it looks whether all is there */
     int fd, rc;
 
     *out = (struct vision_shape){.max_patches = IMAGE_PATCHES_DEFAULT,
@@ -86,7 +104,8 @@ static int rule_of(struct vision_shape *out, const char *container, struct err *
         return err_sys(e, errno, "%s", container);
     rc = manifest_read(&m, fd, container, e);
     if (!rc) {
-        rc = vision_shape_read(out, &m, fd, e);
+        rc = vision_shape_read(out, &m, fd, e) || vision_weight_bytes(&bytes, out, &m, e) ? e->code
+                                                                                          : 0;
         manifest_release(&m);
     }
     close(fd);
@@ -136,6 +155,16 @@ waste_status waste_image_look(const char *container, uint32_t max_patches, const
     return WASTE_OK;
 }
 
+/* Places for rows of images among ids. */
+static size_t count_places(const waste_ctx *ctx, const int32_t *ids, size_t n)
+{
+    size_t places = 0;
+
+    for (size_t i = 0; ctx->media_id >= 0 && i < n; i++)
+        places += ids[i] == ctx->media_id;
+    return places;
+}
+
 static int no_vision(struct err *e)
 {
     return err_set(e, ERR_UNSUPPORTED,
@@ -183,6 +212,7 @@ static void tower_rest(waste_ctx *ctx)
 static int encode(waste_ctx *ctx, struct waiting *w, struct watched *by, struct err *e)
 {
     struct vision_watch watch = {&ctx->progress, tower_poll, by};
+    uint64_t t0 = now_ns();
     int rc;
 
     tower_poll(by);
@@ -196,8 +226,11 @@ static int encode(waste_ctx *ctx, struct waiting *w, struct watched *by, struct 
     rc = vision_encode(ctx->vision, &w->picture, w->rows, ctx->team, &watch, e);
     team_end(ctx->team);
     ctx->running = false;
-    if (!rc)
+    ctx->counters.sec_images += (double)(now_ns() - t0) * 1e-9;
+    if (!rc) {
+        ctx->counters.images++;
         images_seen(w);
+    }
     return rc;
 }
 
@@ -205,11 +238,9 @@ int images_encode(waste_session *s, const int32_t *ids, size_t n, struct err *e)
 {
     struct watched by = {.s = s};
     struct waiting *w;
-    size_t places = 0;
+    size_t places = s->images.n ? count_places(s->ctx, ids, n) : 0;
     int rc = 0;
 
-    for (size_t i = 0; s->images.n && i < n; i++)
-        places += ids[i] == s->ctx->media_id;
     while (places && !rc && (w = images_unseen(&s->images, places)))
         rc = encode(s->ctx, w, &by, e);
     if (places)
@@ -309,23 +340,23 @@ static int expand(const waste_session *s, const int32_t *ids, size_t n, int32_t 
                   size_t *n_out, struct err *e)
 {
     const struct image_queue *q = &s->images;
-    size_t need = n, places = 0, at = 0;
+    size_t need = n, places = count_places(s->ctx, ids, n);
 
     if (!s->ctx->cfg.vision)
         return no_vision(e);
-    for (size_t i = 0; i < n; i++)
-        if (ids[i] == s->ctx->media_id && places++ < q->n)
-            need += rows_of(q, (unsigned)places - 1) - 1;
     if (places != q->n)
         return err_set(e, ERR_ARG, "%zu places for images, but %u images wait", places, q->n);
+    for (unsigned i = 0; i < q->n; i++)
+        need += rows_of(q, i) - 1;
     *n_out = need;
     if (cap < need)
         return err_set(e, ERR_ARG, "%zu ids with all rows of the images, room for %zu", need, cap);
-    for (size_t i = 0, image = 0; i < n; i++) {
-        uint32_t times = ids[i] == s->ctx->media_id ? rows_of(q, (unsigned)image++) : 1;
+    for (size_t i = n, at = need; i--;) { /* from behind: out may be ids */
+        int32_t id = ids[i];
+        uint32_t times = id == s->ctx->media_id ? rows_of(q, (unsigned)--places) : 1;
 
         while (times--)
-            out[at++] = ids[i];
+            out[--at] = id;
     }
     return 0;
 }
@@ -349,13 +380,28 @@ waste_status waste_image_expand(waste_ctx *ctx, const int32_t *ids, size_t n, in
     return waste_session_image_expand(waste_session_default(ctx), ids, n, out, cap, n_out);
 }
 
+waste_status waste_session_image_ids(const waste_session *s, const int32_t *ids, size_t n,
+                                     int32_t *out)
+{
+    struct err e = {0};
+    waste_status st = ctx_enter(s ? s->ctx : NULL);
+
+    if (st != WASTE_OK)
+        return st;
+    if (!ids || !out)
+        return ctx_refuse(s->ctx, "waste_session_image_ids: ids and out are needed");
+    if (images_check(s, ids, n, true, &e))
+        return ctx_fail(s->ctx, &e);
+    memmove(out, ids, n * sizeof(*ids));
+    images_name(s, out, n, NULL);
+    return WASTE_OK;
+}
+
 int images_check(const waste_session *s, const int32_t *ids, size_t n, bool all, struct err *e)
 {
     const waste_ctx *ctx = s->ctx;
-    size_t places = 0, rows = images_pending(&s->images);
+    size_t places = count_places(ctx, ids, n), rows = images_pending(&s->images);
 
-    for (size_t i = 0; ctx->media_id >= 0 && i < n; i++)
-        places += ids[i] == ctx->media_id;
     if (places && !ctx->cfg.vision)
         return no_vision(e);
     if (places > rows || (all && places != rows))

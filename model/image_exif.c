@@ -12,7 +12,7 @@ static unsigned load16(const uint8_t *p, bool big)
 
 static uint32_t load32(const uint8_t *p, bool big)
 {
-    return big ? (uint32_t)load16(p, true) << 16 | load16(p + 2, true) : load_le32(p);
+    return big ? load_be32(p) : load_le32(p);
 }
 
 /* In the directory at b: a count, then entries of tag, type, count and value. */

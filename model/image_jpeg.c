@@ -7,7 +7,10 @@
 
 #include <jerror.h>
 
+#include "base/bytes.h"
 #include "model/image_codec.h"
+
+enum { SOI = 0xd8, SOS = 0xda }; /* markers that jpeglib.h does not name */
 
 struct reader {
     struct jpeg_decompress_struct cinfo;
@@ -77,7 +80,6 @@ static void reader_open(struct reader *r, const uint8_t *data, size_t n)
     r->cinfo.client_data = r;
     jpeg_create_decompress(&r->cinfo);
     jpeg_mem_src(&r->cinfo, data, n);
-    jpeg_save_markers(&r->cinfo, JPEG_APP0 + 1, 0xffff);
     jpeg_read_header(&r->cinfo, TRUE);
     r->pixels = (uint64_t)r->cinfo.image_width * r->cinfo.image_height;
     r->progress.progress_monitor = on_progress;
@@ -89,11 +91,42 @@ static bool jpeg_is(const uint8_t *data, size_t n)
     return n >= 3 && data[0] == 0xff && data[1] == 0xd8 && data[2] == 0xff;
 }
 
-static unsigned orientation(const struct jpeg_decompress_struct *cinfo)
+/* The marker that comes next, without what fills the space before it; JPEG_EOI: none does. */
+static unsigned next_marker(struct bytes *b)
 {
-    for (const struct jpeg_marker_struct *m = cinfo->marker_list; m; m = m->next)
-        if (m->data_length >= 6 && !memcmp(m->data, "Exif\0", 5))
-            return image_orientation(m->data, m->data_length);
+    const uint8_t *p;
+    bool begun = false;
+
+    while ((p = bytes_take(b, 1))) {
+        if (begun && *p && *p != 0xff)
+            return *p;
+        begun = *p == 0xff;
+    }
+    return JPEG_EOI;
+}
+
+static bool has_body(unsigned marker)
+{
+    return marker > 1 && (marker < JPEG_RST0 || marker > SOI);
+}
+
+/* Of the first EXIF segment of the header. Not by jpeg_save_markers: it keeps every segment of the
+ * kind, and walks along all of them for each that comes; a file has room for millions. */
+static unsigned orientation(const uint8_t *data, size_t n)
+{
+    struct bytes b = bytes_of(data, n);
+    unsigned marker;
+
+    while ((marker = next_marker(&b)) != JPEG_EOI && marker != SOS) {
+        const uint8_t *size = has_body(marker) ? bytes_take(&b, 2) : NULL, *body;
+        size_t len = size ? (size_t)size[0] << 8 | size[1] : 2;
+
+        body = bytes_take(&b, len < 2 ? 0 : len - 2);
+        if (!body)
+            break;
+        if (marker == JPEG_APP0 + 1 && len >= 8 && !memcmp(body, "Exif\0", 5))
+            return image_orientation(body, len - 2);
+    }
     return 1;
 }
 
@@ -125,7 +158,7 @@ static int jpeg_head(struct image_head *out, const uint8_t *data, size_t n, stru
                                .width = r.cinfo.image_width,
                                .height = r.cinfo.image_height,
                                .channels = 3,
-                               .orientation = orientation(&r.cinfo),
+                               .orientation = orientation(data, n),
                                .scratch = coefficient_bytes(&r.cinfo) + LIBRARY_BYTES};
     jpeg_destroy_decompress(&r.cinfo);
     return 0;

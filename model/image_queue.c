@@ -104,7 +104,7 @@ int32_t images_id(const struct image_queue *q, size_t k)
 
 void images_use(struct image_queue *q, size_t n)
 {
-    while (n) {
+    while (n && q->n) {
         size_t left = q->item[0].n - q->used, here = n < left ? n : left;
 
         q->used += (uint32_t)here;

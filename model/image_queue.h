@@ -41,7 +41,7 @@ size_t images_pending(const struct image_queue *q); /* rows */
 /* The k-th that waits, k < images_pending. */
 const float *images_row(const struct image_queue *q, size_t k);
 int32_t images_id(const struct image_queue *q, size_t k); /* negative */
-void images_use(struct image_queue *q, size_t n);
+void images_use(struct image_queue *q, size_t n);         /* the next n, or all */
 
 /* Of what the tower is shown: two files with the same pixels are one picture. It tells pictures
  * apart that nobody made to be confused. */

@@ -4,6 +4,7 @@
 #include <webp/decode.h>
 #include <webp/demux.h>
 
+#include "base/bytes.h"
 #include "model/image_codec.h"
 
 static bool webp_is(const uint8_t *data, size_t n)
@@ -23,11 +24,35 @@ static unsigned orientation(const WebPDemuxer *demux)
     return found;
 }
 
+enum { CHUNKS_MAX = 16384 };
+
+/* The library remembers every chunk, of which a file has room for millions. */
+static bool too_many_chunks(const uint8_t *data, size_t n)
+{
+    struct bytes b = bytes_of(data + 12, n - 12);
+    unsigned chunks = 0;
+
+    while (bytes_take(&b, 4)) {
+        uint64_t size = bytes_u32(&b);
+
+        if (++chunks > CHUNKS_MAX)
+            return true;
+        if (!bytes_take(&b, size + (size & 1)))
+            break;
+    }
+    return false;
+}
+
 static WebPDemuxer *open_demux(const uint8_t *data, size_t n, struct err *e)
 {
     WebPData all = {data, n};
-    WebPDemuxer *demux = WebPDemux(&all);
+    WebPDemuxer *demux;
 
+    if (too_many_chunks(data, n)) {
+        err_set(e, ERR_LIMIT, "WebP: more than %d chunks", CHUNKS_MAX);
+        return NULL;
+    }
+    demux = WebPDemux(&all);
     if (!demux)
         err_set(e, ERR_CORRUPT, "WebP: the file ends early or its chunks do not add up");
     return demux;

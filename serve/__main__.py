@@ -51,6 +51,28 @@ def whole(least):
 count, positive = whole(0), whole(1)
 
 
+def patches(text):
+    if text != "0" and not (text.isdecimal() and 4 <= int(text) <= 65536):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither 0 nor 4 to 65536")
+    return int(text)
+
+
+def within(low, high, what):
+    """A finite number."""
+    def number(text):
+        try:
+            value = float(text)
+        except ValueError:
+            value = low - 1
+        if not low <= value <= high:
+            raise argparse.ArgumentTypeError(f"{text!r} is no {what} of {low:g} to {high:g}")
+        return value
+    return number
+
+
+seconds, some_seconds = within(0, 1e6, "number"), within(0.001, 1e6, "number")
+
+
 def word(text):
     """Any text but the empty one, which is what a variable that nobody set leaves in a unit."""
     if not text:
@@ -95,6 +117,13 @@ def arguments():
     g.add_argument("--usage", type=word, metavar="PATH", help="the hotlist")
     g.add_argument("--learn", action="store_true",
                    help="at the end, add the experts used to the hotlist")
+    g.add_argument("--vision", action="store_true",
+                   help="load the vision tower, for images in conversations")
+    g.add_argument("--free-vision", action="store_true",
+                   help="read the tower when an image needs it, and give its memory back after that")
+    g.add_argument("--image-patches", type=patches, default=0, metavar="N",
+                   help="patches of 14 pixels square that an image is shrunk to; 0: the container "
+                        "says, mostly 1024")
     g = p.add_argument_group("states of conversations")
     g.add_argument("--checkpoints", type=count, default=4, help="states of full contexts in memory")
     g.add_argument("--state-dir", type=word, metavar="DIR", help="keep them in files, too")
@@ -104,7 +133,8 @@ def arguments():
                    help="states of one key are never found by another")
     g = p.add_argument_group("answers")
     g.add_argument("--max-tokens", type=positive, default=4096, help="when a request does not say")
-    g.add_argument("--temperature", type=float, default=0.0, help="when a request does not say")
+    g.add_argument("--temperature", type=within(0, 2, "temperature"), default=0.0,
+                   help="when a request does not say")
     g.add_argument("--think", type=word, default="low", metavar="EFFORT",
                    help="low, high, max or none, when a request does not say")
     g.add_argument("--reasoning", default="reasoning_content",
@@ -121,17 +151,20 @@ def arguments():
     g = p.add_argument_group("limits")
     g.add_argument("--queue", type=count, default=64, help="requests that wait")
     g.add_argument("--per-key", type=count, default=0, help="requests of one key at a time; 0: any")
-    g.add_argument("--timeout", type=float, default=0, metavar="SECONDS",
+    g.add_argument("--timeout", type=seconds, default=0, metavar="SECONDS",
                    help="longest time for a request; 0: none")
-    g.add_argument("--max-body", type=size, default=8 << 20)
-    g.add_argument("--head-timeout", type=float, default=15)
-    g.add_argument("--body-timeout", type=float, default=60)
-    g.add_argument("--write-timeout", type=float, default=120, help="for clients that do not read")
-    g.add_argument("--idle-timeout", type=float, default=75)
+    g.add_argument("--max-body", type=size, default=32 << 20, metavar="SIZE",
+                   help="of a request; bodies that come, and images that wait, have four times that "
+                        "of memory each")
+    g.add_argument("--head-timeout", type=some_seconds, default=15)
+    g.add_argument("--body-timeout", type=some_seconds, default=60)
+    g.add_argument("--write-timeout", type=some_seconds, default=120,
+                   help="for clients that do not read")
+    g.add_argument("--idle-timeout", type=some_seconds, default=75)
     g.add_argument("--connections", type=positive, default=512)
-    g.add_argument("--keep-alive", type=float, default=10, metavar="SECONDS",
+    g.add_argument("--keep-alive", type=some_seconds, default=10, metavar="SECONDS",
                    help="between comments in a stream that has nothing else to say")
-    g.add_argument("--drain-timeout", type=float, default=60, metavar="SECONDS",
+    g.add_argument("--drain-timeout", type=seconds, default=60, metavar="SECONDS",
                    help="after SIGTERM, for answers that have begun")
     g = p.add_argument_group("log")
     g.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
@@ -189,9 +222,23 @@ class Model:
         opts.io_engine, opts.numeric = o.io and o.io.encode(), o.numeric and o.numeric.encode()
         opts.policy, opts.io_depth = o.cache and o.cache.encode(), o.io_depth
         opts.checkpoints = o.checkpoints
+        cfg.vision, opts.vision_free = o.vision, o.free_vision
+        opts.image_patches = o.image_patches
         if o.max_rows:
             opts.max_rows = o.max_rows
         opts.progress, opts.log = engine.PROGRESS_FN(self._progress), engine.LOG_FN(self._say)
+
+    def blind(self):
+        """None, or why it sees no images, and what helps."""
+        if self.o.vision:
+            return None
+        cfg, opts = engine.defaults()
+        cfg.vision = 1
+        try:
+            engine.plan(self.o.model, cfg, opts)
+        except engine.Failure:
+            return "the model has no vision tower"
+        return "it was started without --vision"
 
     def _choose_sessions(self):
         """Up to four, as long as those beyond the first take at most an eighth of memory."""
@@ -223,6 +270,19 @@ def read_keys(o):
     return keys.Keys(given)
 
 
+def check_state_dir(path):
+    """Before a model is read for minutes: is it a directory that can be used, or can it be made?"""
+    try:
+        try:
+            os.mkdir(path, 0o700)
+        except FileExistsError:
+            os.listdir(path)
+    except OSError as e:
+        raise OSError(f"--state-dir {path}: {e.strerror}") from None
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise OSError(f"--state-dir {path}: nothing can be written there")
+
+
 def clear_socket(path):
     """Make room for a Unix socket: one that nobody listens on is left over, anything else stays."""
     path = pathlib.Path(path)
@@ -245,6 +305,8 @@ class Serving:
     def __init__(self, o, log):
         self.o, self.log = o, log
         self.keys = read_keys(o)
+        if o.state_dir:
+            check_state_dir(o.state_dir)
         self.model = model = Model(o, log)
         self.tokenizer = engine.Tokenizer(o.model)
         chat, missing = None, None
@@ -261,7 +323,7 @@ class Serving:
         name = pathlib.Path(o.model).resolve().name
         self.routes = Routes(
             scheduler=self.scheduler, tokenizer=self.tokenizer, chat=chat, chat_missing=missing,
-            loading=lambda: model.loading, model_id=o.model_id or re.sub(r"\.waste$", "", name),
+            loading=lambda: model.loading, blind=model.blind(), model_id=o.model_id or re.sub(r"\.waste$", "", name),
             keys=self.keys, options=o, log=log)
 
     async def _listen(self):

@@ -4,8 +4,9 @@ import json
 
 from serve import openai
 from serve.blocks import BlockAnswer
-from serve.errors import invalid, no_images
+from serve.errors import invalid
 from serve.fields import Fields
+from serve.images import Part
 from serve.reading import CALL, CONTENT
 from serve.stream import Sse
 
@@ -67,25 +68,36 @@ def _blocks(f):
 
 
 def _text(block):
-    if block.get("type") == "image":
-        raise no_images(block.path)
     if block.get("type") != "text":
         raise invalid(block.name("type"), f"{block.name('type')}: {block.get('type')!r} is not "
                                           "supported here")
     return {"type": "text", "text": block.string("text", "")}
 
 
+def _part(block):
+    """A text, or an image, whose bytes leave the request: they may be many."""
+    if block.get("type") == "image":
+        return Part(block.path, block.value.pop("source", None))
+    return _text(block)
+
+
+def _content(parts):
+    return parts[0]["text"] if len(parts) == 1 and parts[0]["type"] == "text" else parts
+
+
 def _user(role, blocks):
     out, parts = [], []
     for block in blocks:
         if block.get("type") == "tool_result":
-            texts = [_text(b) for b in _blocks(block)]
+            result = [_part(b) for b in _blocks(block)]
+            if all(part["type"] == "text" for part in result):
+                result = "".join(part["text"] for part in result)
             out.append({"role": "tool", "tool_call_id": block.string("tool_use_id", ""),
-                        "content": "".join(t["text"] for t in texts)})
+                        "content": result})
         else:
-            parts.append(_text(block))
+            parts.append(_part(block))
     if parts:
-        out.append({"role": role, "content": parts[0]["text"] if len(parts) == 1 else parts})
+        out.append({"role": role, "content": _content(parts)})
     return out
 
 

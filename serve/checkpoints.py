@@ -17,10 +17,13 @@ class Prefixes:
         self.failed = 0  # states that could not be kept
 
     def choose(self, slots, job):
-        """The free slot that has most of the prompt; else the one whose loss costs least."""
+        """The free slot that has most of the prompt; else the one whose loss costs least. Images
+        are found by their names, once the job has them."""
+        ids = job.named or job.ids
+
         def gain(slot):
             own = slot.tag == job.tag
-            return self.store.find(slot.session, job.ids, job.tag) if own else 0
+            return self.store.find(slot.session, ids, job.tag) if own else 0
 
         return max(slots, key=lambda s: (gain(s), -s.session.pos, -s.used))
 

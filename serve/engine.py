@@ -124,7 +124,8 @@ class Counters(Structure):
                                    "guesses_wasted guesses_refused reads_retried reads_failed "
                                    "records_refused"),
                 *_fields(c_double, "sec_in_flight sec_mix sec_mlp sec_route sec_checks "
-                                   "sec_experts sec_head sec_other")]
+                                   "sec_experts sec_head sec_other"),
+                ("images", c_uint64), ("sec_images", c_double)]
 
 
 class Bias(Structure):
@@ -307,6 +308,10 @@ _PROTOTYPES = {
     "waste_reply_close": (None, [c_void_p]),
     "waste_reply_feed": (c_int, [c_void_p, c_int32, POINTER(POINTER(Event)), POINTER(c_size_t)]),
     "waste_reply_end": (c_int, [c_void_p, POINTER(POINTER(Event)), POINTER(c_size_t)]),
+    "waste_image_look": (c_int, [c_char_p, c_uint32, c_char_p, c_size_t, POINTER(ImageInfo)]),
+    "waste_session_image_add": (c_int, [c_void_p, c_char_p, c_size_t, POINTER(c_uint32)]),
+    "waste_session_image_ids": (c_int, [c_void_p, c_void_p, c_size_t, c_void_p]),
+    "waste_session_image_clear": (c_int, [c_void_p]),
 }
 
 
@@ -489,6 +494,7 @@ class Prompt:
         self.ids = (c_int32 * info.n_ids)()
         ctypes.memmove(self.ids, info.ids, sizeof(self.ids))
         self.ends = [(e.n_ids, e.message) for e in info.ends[:info.n_ends]]
+        self.images_end = 0  # behind the last row of an image; `expand` sets it
         self.begins = info.begins
         self.close_ids = info.close_ids[:info.n_close]
         self.effort = info.effort.decode()
@@ -510,11 +516,22 @@ class Prompt:
         """As it would be written, markup and content alike; for people."""
         return "".join(text_of(s.text, s.len) for s in self.info.segments[:self.info.n_segments])
 
-    def first_image(self):
-        """(message, part) or None."""
-        if not self.info.n_images:
-            return None
-        return self.info.images[0].message, self.info.images[0].part
+    @property
+    def places(self):
+        """Of images: where in the ids as the library has them, and each one's address."""
+        return [(p.at, text_of(p.source, p.len)) for p in self.info.images[:self.info.n_images]]
+
+    def expand(self, rows):
+        """Each image's place to as many as it has rows; message ends move along."""
+        places = [(at, n - 1) for (at, _), n in zip(self.places, rows)]
+        given, pieces, was = bytes(self.ids), [], 0
+        for at, more in places:
+            pieces += given[4 * was:4 * at], given[4 * at:4 * at + 4] * more
+            was = at
+        data = b"".join((*pieces, given[4 * was:]))
+        self.ids = (c_int32 * (len(data) // 4)).from_buffer_copy(data)
+        self.ends = [(n + sum(more for at, more in places if at < n), m) for n, m in self.ends]
+        self.images_end = places[-1][0] + 1 + sum(m for _, m in places) if places else 0
 
     def close(self):
         lib.waste_prompt_close(self.handle)
@@ -571,6 +588,21 @@ class Session:
     def cancel(self):
         """Any thread."""
         lib.waste_session_cancel(self.handle)
+
+    def add_image(self, data):
+        """Behind those that wait for their places. How many rows it has."""
+        n = c_uint32()
+        check(lib.waste_session_image_add(self.handle, data, len(data), byref(n)), self.ctx.handle)
+        return n.value
+
+    def image_ids(self, ids):
+        """ids, with the rows of the images that wait by their names."""
+        named = (c_int32 * len(ids))()
+        check(lib.waste_session_image_ids(self.handle, ids, len(ids), named), self.ctx.handle)
+        return named
+
+    def clear_images(self):
+        check(lib.waste_session_image_clear(self.handle), self.ctx.handle)
 
 
 class Checkpoint:
@@ -675,6 +707,13 @@ class Context:
     def close(self):
         lib.waste_close(self.handle)
         self.handle = None
+
+
+def image_look(container, data, most_patches=0):
+    """What the model will see of a picture, by its head alone: an ImageInfo. Any thread."""
+    info = sized(ImageInfo)
+    check(lib.waste_image_look(os.fsencode(container), most_patches, data, len(data), byref(info)))
+    return info
 
 
 def plan(path, cfg, opts):

@@ -30,10 +30,9 @@ def invalid(param, message, code=None):
     return ApiError(400, message, param, code)
 
 
-def no_images(path):
-    """Every dialect refuses an image with this, where it stands."""
-    return invalid(path, "this server sees no images: only text is supported",
-                   "vision_disabled")
+def no_images(path, why):
+    """Every dialect refuses an image with this, where it stands. why: and what helps."""
+    return invalid(path, f"this server sees no images: {why}", "vision_disabled")
 
 
 def busy(why, retry_after):

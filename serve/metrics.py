@@ -55,6 +55,11 @@ class EngineCollector:
                 family.add_metric([value], now["counters"][member])
             yield family
         yield CounterMetricFamily("waste_passes", "Passes", now["passes"])
+        counters = now["counters"]
+        yield CounterMetricFamily("waste_pictures", "Pictures the vision tower was shown",
+                                  counters["images"])
+        yield CounterMetricFamily("waste_tower_seconds", "Seconds it took, beside the passes",
+                                  counters["sec_images"])
         yield CounterMetricFamily("waste_overtakes", "Short requests that went first",
                                   now["overtakes"])
 

@@ -5,7 +5,7 @@ import os
 import time
 
 from serve import engine
-from serve.errors import invalid, no_images
+from serve.errors import invalid
 from serve.reading import ARGUMENTS, CALL, CALL_CUT, CONTENT, REASONING
 
 MOST_CHOICES, MOST_STOPS, MOST_BIAS, MOST_TOP = 16, 16, 1024, 20
@@ -134,22 +134,11 @@ def completion_options(f, default_temperature):
 
 
 def check_messages(f):
-    """That there are some. What is in them is the chat format's business, but for images."""
+    """That there are some. What is in them is the chat format's business."""
     messages = f.array("messages")
     if not messages:
         raise invalid("messages", "messages has to be an array that is not empty")
-    refuse_images(messages)
     return messages
-
-
-def refuse_images(messages):
-    """Images of a chat request, before the library is asked for places of any."""
-    for i, message in enumerate(messages):
-        parts = message.get("content") if isinstance(message, dict) else None
-        for j, part in enumerate(parts if isinstance(parts, list) else ()):
-            if isinstance(part, dict) and str(part.get("type")) in ("image", "image_url",
-                                                                     "input_image"):
-                raise no_images(f"messages[{i}].content[{j}]")
 
 
 def leading_system(messages):

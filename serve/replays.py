@@ -18,10 +18,14 @@ class Replays:
 
     @staticmethod
     def name(request):
+        """What a request is called, whose body is still here; None: it has no such key."""
         key = request.http.headers.get("Idempotency-Key")
         if key is not None and not 0 < len(key) <= KEY_BYTES:
             raise invalid("Idempotency-Key", f"Idempotency-Key has 1 to {KEY_BYTES} characters")
-        return None if key is None else (request.key, key)
+        if key is None:
+            return None
+        request.fingerprint = _fingerprint(request)
+        return request.key, key
 
     def get(self, name, request):
         """The exchange of an earlier request, or None."""
@@ -29,13 +33,13 @@ class Replays:
         if name not in self.found:
             return None
         fingerprint, exchange, _ = self.found[name]
-        if fingerprint != _fingerprint(request):
+        if fingerprint != request.fingerprint:
             raise ApiError(400, "this Idempotency-Key was used for another request",
                            "Idempotency-Key", "idempotency_key_reused")
         return exchange
 
     def put(self, name, request, exchange):
-        self.found[name] = (_fingerprint(request), exchange, time.monotonic())
+        self.found[name] = (request.fingerprint, exchange, time.monotonic())
 
     def _sweep(self):
         """Without failures, what is old, and the oldest of too many; never what is being made."""

@@ -3,9 +3,14 @@
 from serve import openai
 from serve.anthropic import MessagesSse
 from serve.blocks import BlockAnswer
-from serve.errors import invalid, no_images
+from serve.errors import invalid
 from serve.fields import Fields
+from serve.images import Part
 from serve.reading import CALL, CONTENT
+
+
+# Members of a request that are told again in its answer.
+ECHOED = ("instructions", "parallel_tool_calls", "text", "tool_choice", "tools", "metadata")
 
 
 def options(f, default_temperature):
@@ -103,7 +108,8 @@ def _content(item, member):
     for part in _parts(item, member):
         kind = part.get("type")
         if kind == "input_image":
-            raise no_images(part.path)
+            out.append(Part(part.path, part.value.pop("image_url", None)))  # it may be large
+            continue
         if kind not in ("input_text", "output_text", "text", "refusal"):
             raise invalid(part.name("type"), f"{part.name('type')}: {kind!r} is not supported here")
         out.append({"type": "text", "text": part.string("text", part.string("refusal", ""))})
@@ -132,7 +138,7 @@ class ResponsesAnswer(BlockAnswer):
 
     def __init__(self, model, request, choices, n_prompt, effort=""):
         super().__init__(model, choices, n_prompt, effort)
-        self.request = request
+        self.request = {member: request.get(member) for member in ECHOED}
         self.sequence = 2  # begin() has the first two
 
     def _event(self, kind, **members):

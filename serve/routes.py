@@ -1,6 +1,7 @@
 """Paths, who may use them, and what becomes of a request."""
 
 import asyncio
+import dataclasses
 import ipaddress
 import os
 import time
@@ -9,9 +10,11 @@ import urllib.parse
 from aiohttp import web
 
 from serve import anthropic, constrain, engine, openai, page, responses
+from serve.budget import Budget, Share
 from serve.connection import check_head, json_response, list_response
-from serve.errors import ApiError, busy, invalid
+from serve.errors import ApiError, busy, invalid, no_images
 from serve.fields import Fields, parse
+from serve.images import Pictures
 from serve.live import Live
 from serve.metrics import Metrics
 from serve.reading import ChatReader, TextReader
@@ -22,7 +25,7 @@ from serve.stream import Exchange, Sse, at_once, streamed
 ALLOWED_HEADERS = ("Authorization, Content-Type, X-Api-Key, Idempotency-Key, Anthropic-Version, "
                    "Anthropic-Beta, OpenAI-Organization, OpenAI-Project, X-Conversation-Id")
 LARGE = 1 << 16  # bytes of a body; what has more is worked on beside the loop, one at a time
-BODIES = 8  # of the largest size, in memory while they are read
+BODIES = PICTURES = 4  # times the largest body: bodies that are read, pictures that wait
 OUT_OF_SCOPE = {"/v1/embeddings": "embeddings", "/v1/rerank": "reranking",
                 "/v1/images/generations": "making images", "/v1/audio/speech": "audio",
                 "/v1/audio/transcriptions": "audio", "/v1/moderations": "moderation",
@@ -35,26 +38,60 @@ class Request:
     def __init__(self, http):
         self.http, self.key = http, None
         self.body, self.id = b"", "req_" + os.urandom(9).hex()
+        self.parsed = {}
+        self.fingerprint = None  # of its body: replays.py
         self.note = {}  # for the log
+        self.read = None  # the Share of its body
+        self.pictures = None  # images.Pictures, until an exchange has them
+
+    def fields(self):
+        """The body, parsed. It lives until `forget`, too."""
+        self.parsed = parse(self.body)
+        return Fields(self.parsed)
+
+    def forget(self):
+        """Once it is known what is asked. An answer may take an hour."""
+        self.body = b""
+        self.parsed.clear()
+        if self.read:
+            self.read.release()
+
+    def close(self):
+        self.forget()
+        if self.pictures:
+            self.pictures.release()
 
     @property
     def path(self):
         return self.http.path
 
 
+@dataclasses.dataclass
+class Rendered:
+    """What a chat request is for the engine. system: the last of the messages it begins with that
+    are the system's, or -1."""
+    prompt: engine.Prompt
+    pictures: list
+    constraint: dict
+    system: int
+
+
 class Routes:
     """The application: one model behind HTTP."""
 
     def __init__(self, *, scheduler, tokenizer, chat, chat_missing, model_id, keys, options, log,
-                 loading):
-        self.loading = loading
+                 loading, blind):
+        """blind: None, or why no images are seen, and what helps."""
+        self.loading, self.blind = loading, blind
         self.scheduler, self.tokenizer, self.chat = scheduler, tokenizer, chat
         self.chat_missing, self.model_id, self.keys = chat_missing, model_id, keys
         self.options, self.log = options, log
         self.metrics = Metrics(scheduler)
         scheduler.observe = self.metrics.answer
         self.created = int(time.time())
-        self.replays, self.body_bytes = Replays(), 0
+        self.replays = Replays()
+        self.bodies = Budget("bodies", BODIES * options.max_body)
+        self.pictures = Budget("images", PICTURES * options.max_body)
         self.large = asyncio.Semaphore(1)
         self.in_flight = {}  # requests being worked on, by key
         self.table = {
@@ -91,6 +128,7 @@ class Routes:
             request.note["error"] = str(e)
             return web.Response(status=499)  # to nobody
         finally:
+            request.close()
             connection.end()
             self._log(request, status, time.monotonic() - begun)
 
@@ -104,7 +142,8 @@ class Routes:
             check_head(request.http)
             self._authenticate(request)
             if request.http.method == "POST":
-                request.body = await self._read(request.http)
+                request.read = Share(self.bodies)
+                request.body = await self._read(request.http, request.read)
             request.http.protocol.body_is_read()
             response = await handler(request)
         except ApiError as e:
@@ -191,7 +230,7 @@ class Routes:
             raise ApiError(401, "a key is needed: Authorization: Bearer KEY",
                            code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
 
-    async def _read(self, http):
+    async def _read(self, http, share):
         """A body, within limits of size and time."""
         if http.headers.get("Content-Encoding", "identity").lower() != "identity":
             raise ApiError(415, "bodies have to come as they are, without Content-Encoding")
@@ -201,26 +240,22 @@ class Routes:
         if http.headers.get("Expect", "").lower() == "100-continue":
             http.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         try:
-            return await asyncio.wait_for(self._read_all(http, most), self.options.body_timeout)
+            return await asyncio.wait_for(self._read_all(http, most, share),
+                                          self.options.body_timeout)
         except asyncio.TimeoutError:
             raise ApiError(408, "the body did not come in "
                                 f"{self.options.body_timeout:g} s") from None
 
-    async def _read_all(self, http, most):
-        parts, size = [], 0
+    async def _read_all(self, http, most, share):
+        parts = []
         try:
             async for part in http.content.iter_any():
                 parts.append(part)
-                size += len(part)
-                self.body_bytes += len(part)
-                if size > most:
+                share.grow(len(part))
+                if share.n > most:
                     raise ApiError(413, f"a body of more than {most} bytes")
-                if self.body_bytes > BODIES * most:
-                    raise busy("too many bodies at once", 1)
         except web.RequestPayloadError as e:
             raise ApiError(400, f"the body is cut or malformed: {e}") from None
-        finally:
-            self.body_bytes -= size
         return b"".join(parts)
 
     # ---- what is here ----------------------------------------------------------------------------
@@ -258,7 +293,8 @@ class Routes:
             value["waste"].update(arch=m.arch.decode(), quant_summary=m.quant_summary.decode())
         value["waste_chat"] = self.chat and {
             "format": self.chat.info.name.decode(), "thinking": bool(self.chat.info.has_thinking),
-            "tools": bool(self.chat.info.has_tools), "images": False}
+            "tools": bool(self.chat.info.has_tools),
+            "images": not self.blind and bool(self.chat.info.has_images)}
         return value
 
     async def metrics_text(self, request):
@@ -281,7 +317,7 @@ class Routes:
         return await self._apart(request, self._tokenize, request)
 
     def _tokenize(self, request):
-        f = Fields(parse(request.body))
+        f = request.fields()
         text = f.string("content", f.string("prompt", f.string("text")))
         if text is None:
             raise invalid("content", "content has to be a string")
@@ -297,7 +333,7 @@ class Routes:
         return await self._apart(request, self._detokenize, request)
 
     def _detokenize(self, request):
-        data = self.tokenizer.decode(self._ids(Fields(parse(request.body)), "tokens"))
+        data = self.tokenizer.decode(self._ids(request.fields(), "tokens"))
         return json_response({"content": data.decode("utf-8", "replace")})
 
     def _ids(self, f, member):
@@ -308,8 +344,7 @@ class Routes:
 
     async def apply_template(self, request):
         f = await self._fields(request)
-        openai.check_messages(f)
-        prompt, _ = await self._render(request.body, f)
+        prompt = (await self._render(request, f, as_it_came=True)).prompt
 
         def shown():
             return list_response("tokens", prompt.ids, prompt=prompt.text(), count=len(prompt.ids),
@@ -332,7 +367,7 @@ class Routes:
     async def _fields(self, request, conversation=None):
         """The request, or what conversation(request) makes of it."""
         def fields():
-            f = Fields(parse(request.body))
+            f = request.fields()
             return (f, Fields(conversation(f))) if conversation else f
 
         return await self._apart(request, fields)
@@ -342,14 +377,23 @@ class Routes:
             raise ApiError(400, self.chat_missing, "messages", "unsupported_chat_format")
         return self.chat
 
-    async def _render(self, raw, f):
-        """The prompt of a chat request, and what constrains its answers. The bytes go to the
-        library as they came: it knows JSON that Python does not."""
-        chat = self._chat()
+    async def _render(self, request, f, as_it_came=False):
+        """f: what the chat format is asked. Bytes that came as it has them go to the library as
+        they are: it knows JSON that Python does not."""
+        chat, messages = self._chat(), openai.check_messages(f)
+        pictures = Pictures(messages)
+        if pictures:
+            if self.blind:
+                raise no_images(pictures.first_path, self.blind)
+            request.pictures = pictures
+            pictures.hold(self.pictures)
+        raw = request.body if as_it_came and not pictures else None
 
         def render():
-            prompt = chat.render(raw)
-            return prompt, constrain.of_prompt(prompt, f)
+            pictures.read(self.options.model, self.options.image_patches)
+            prompt = chat.render(f.bytes() if raw is None else raw)
+            return Rendered(prompt, pictures.placed(prompt), constrain.of_prompt(prompt, f),
+                            openai.leading_system(messages))
 
         try:
             return await asyncio.to_thread(render)
@@ -364,7 +408,8 @@ class Routes:
             return openai.ChatAnswer(self.model_id, self.tokenizer, options, prompt.effort,
                                      self.options.reasoning)
 
-        return await self._converse(request, options, f, answer, Sse(), request.body)
+        return await self._converse(request, options, f, answer, Sse(),
+                                    as_it_came=True)
 
     async def messages(self, request):
         f, body = await self._fields(request, anthropic.conversation)
@@ -378,9 +423,8 @@ class Routes:
 
     async def count_tokens(self, request):
         _, body = await self._fields(request, anthropic.conversation)
-        openai.check_messages(body)
-        prompt, _ = await self._render(body.bytes(), body)
-        return json_response({"input_tokens": len(prompt.ids)})
+        return json_response({
+            "input_tokens": len((await self._render(request, body)).prompt.ids)})
 
     async def responses(self, request):
         f, body = await self._fields(request, responses.conversation)
@@ -392,27 +436,29 @@ class Routes:
 
         return await self._converse(request, options, body, answer, responses.ResponsesSse())
 
-    async def _converse(self, request, options, f, answer, sse, raw=None):
-        """f: what the chat format is asked; raw: its bytes, if they came like that. answer(prompt):
-        how it is told."""
+    async def _converse(self, request, options, f, answer, sse, as_it_came=False):
+        """f, as_it_came: see _render. answer(prompt): how it is told."""
         self._check_room(request)
-        messages = openai.check_messages(f)
-        prompt, constraint = await self._render(f.bytes() if raw is None else raw, f)
-        options.settings.update(constraint)
+        r = await self._render(request, f, as_it_came)
+        options.settings.update(r.constraint)
         if options.thinking_budget is not None:
-            options.settings.update(close_ids=prompt.close_ids, close_after=options.thinking_budget)
-        request.note["note"] = prompt.note or None
-        return await self._chat_answer(request, options, prompt, messages, answer(prompt), sse)
+            options.settings.update(close_ids=r.prompt.close_ids,
+                                    close_after=options.thinking_budget)
+        request.note.update(note=r.prompt.note or None, images=len(r.pictures) or None)
+        answer = answer(r.prompt)
+        f.value.clear()
+        return await self._chat_answer(request, options, r, answer, sse)
 
-    async def _chat_answer(self, request, options, prompt, messages, answer, sse):
+    async def _chat_answer(self, request, options, r, answer, sse):
+        prompt = r.prompt
         try:
-            system = openai.leading_system(messages)
             ends = [n for n, _ in prompt.ends]
-            long = max((n for n, m in prompt.ends if -1 < m <= system), default=0)
+            long = max((n for n, m in prompt.ends if -1 < m <= r.system), default=0)
             readers = [ChatReader(self.tokenizer, prompt, options.stops,
                                   options.logprobs is not None) for _ in range(options.n)]
-            return await self._run(request, options, prompt.ids, readers, answer, ends=ends,
-                                   system_end=long, sse=sse)
+            return await self._run(request, options, prompt.ids, readers, answer, sse=sse,
+                                   ends=ends, system_end=long, pictures=r.pictures,
+                                   pictures_end=prompt.images_end)
         finally:
             prompt.close()
 
@@ -471,22 +517,24 @@ class Routes:
                            code="rate_limit_exceeded", headers={"Retry-After": "5"})
         self.in_flight[request.key] = n + 1
 
-    async def _run(self, request, options, ids, readers, answer, *, ends=(), system_end=0,
-                   sse=None):
-        """Jobs, from submission to the last byte."""
-        self._check_length(ids, "messages" if ends else "prompt")
+    async def _run(self, request, options, ids, readers, answer, *, sse=None, **more):
+        """Jobs, from submission to the last byte. more: of each job."""
+        self._check_length(ids, "messages" if "ends" in more else "prompt")
         name = self.replays.name(request)
+        request.forget()
         earlier = name and self.replays.get(name, request)
         if earlier:
             return await self._deliver(request, options, earlier, sse)
-        exchange = Exchange(answer, cancel=self.scheduler.cancel, grace=name and GRACE)
+        exchange = Exchange(answer, cancel=self.scheduler.cancel, grace=name and GRACE,
+                            pictures=request.pictures)
         self._enter(request)
         try:
-            jobs = self._jobs(request, options, ids, readers, exchange, ends, system_end)
+            jobs = self._jobs(request, options, ids, readers, exchange, more)
             try:
                 self.scheduler.submit(*jobs)
             except Full as e:
                 raise busy(str(e), e.retry_after) from None
+            request.pictures = None
             exchange.start(jobs, min(
                 (s for s in (options.timeout, self.options.timeout) if s), default=None))
             if name:
@@ -495,7 +543,7 @@ class Routes:
         finally:
             self.in_flight[request.key] -= 1
 
-    def _jobs(self, request, options, ids, readers, exchange, ends, system_end):
+    def _jobs(self, request, options, ids, readers, exchange, more):
         o = self.options
         settings = dict(options.settings, n_logprobs=options.logprobs or 0)
         if "logit_bias" in settings:
@@ -504,9 +552,9 @@ class Routes:
         jobs = []
         for i, reader in enumerate(readers):
             jobs.append(Job(ids, reader, exchange.sink(i), settings=dict(settings, stream=i),
-                            max_tokens=options.max_tokens, ends=ends, system_end=system_end,
-                            tag=tag, after=jobs[0] if jobs else None,
-                            forks=len(readers) > 1 and not jobs))
+                            max_tokens=options.max_tokens, tag=tag,
+                            after=jobs[0] if jobs else None,
+                            forks=len(readers) > 1 and not jobs, **more))
         return jobs
 
     async def _deliver(self, request, options, exchange, sse):

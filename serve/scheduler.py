@@ -66,9 +66,11 @@ class Ended:
 
 @dataclasses.dataclass
 class Failed:
-    """kind: "request" the caller's fault, "engine", "cancelled", "deadline", "closing"."""
+    """kind: "request" the caller's fault, "engine", "cancelled", "deadline", "closing". param: the
+    member of the request that is to blame."""
     kind: str
     message: str
+    param: str = None
 
 
 @dataclasses.dataclass
@@ -93,12 +95,16 @@ class Job:
     """One answer. Made by any thread, then the engine's."""
 
     def __init__(self, ids, reader, sink, *, settings=None, max_tokens=None, ends=(), system_end=0,
-                 tag=None, after=None, forks=False):
+                 tag=None, after=None, forks=False, pictures=(), pictures_end=0):
+        """pictures: images.Picture, in the order of their rows among ids; all of them before
+        pictures_end."""
         self.ids, self.reader, self.sink = ids, reader, sink
         self.settings = settings or {}
         self.max_tokens = max_tokens  # None: nobody said
         self.ends, self.system_end, self.tag = ends_array(ends), system_end, tag
         self.after, self.forks = after, forks
+        self.pictures, self.pictures_end = pictures, pictures_end  # until all rows are in
+        self.named = None  # ids as they will be in the session, once the pictures have been read
         self.cancelled = None     # a Failed, once it is
         self.slot = self.checkpoint = None
         self.at = self.cached = self.kept_at = self.place = self.generated = 0
@@ -234,7 +240,10 @@ class Scheduler:
                 job.sink(Queued(position))
 
     def _eligible(self):
-        return [j for j in self.queue if not j.after or j.after.over or j.after.begun_decode]
+        """Memory is planned for the pictures of one prompt: a second one waits until they are in."""
+        seeing = any(s.job and s.job.pictures for s in self.slots)
+        return [j for j in self.queue if not (seeing and j.pictures)
+                and (not j.after or j.after.over or j.after.begun_decode)]
 
     def _next(self):
         """Who gets a free slot: the first, or one that has far less to do."""
@@ -272,6 +281,10 @@ class Scheduler:
             self._publish()
         except Exception as e:  # pylint: disable=broad-except  # whatever it was, it is told
             self.failure = e
+            if self.prefixes:
+                self.prefixes.close()
+            if self.ctx:
+                self.ctx.close()
             self.phase = FAILED  # last: whoever sees it asks why
             return
         with self.lock:
@@ -346,45 +359,89 @@ class Scheduler:
         with self.lock:
             slot.job = job.slot = None
             self.queue.insert(0, job)
+        slot.session.clear_images()
         self.log.info("suspended", extra={"at": job.at, "of": len(job.ids)})
         return True
 
     def _begin(self, job):
         """Give a job a free slot, and its session the longest beginning of the prompt there is."""
+        slot, failed = self._prepared(job)
         with self.lock:
-            free = [s for s in self.slots if not s.job]
-        try:
-            slot = self.prefixes.choose(free, job)
-            if job.checkpoint:
-                self._go_on(slot, job)
-            else:
-                job.started, job.counters = time.monotonic(), self.ctx.counters()
-                job.at = job.cached = job.kept_at = self.prefixes.resume(slot, job)
-        except engine.Failure as e:
-            self._finish(job, Failed("engine", str(e)))
-            return
-        try:
-            slot.session.sampling(sampling_of(job.settings))
-        except engine.Failure as e:
-            self._finish(job, Failed("engine" if e.status == engine.E_OOM else "request", str(e)))
-            return
-        room = self.ctx.model.ctx_max - len(job.ids) + 1
-        job.max_tokens = max(1, min(job.max_tokens, room))
-        with self.lock:
-            cancelled = job.cancelled  # while it had neither a place nor a slot
-            if not cancelled:
+            failed = failed or job.cancelled  # while it had neither a place nor a slot
+            if not failed:
                 slot.job, job.slot, slot.used = job, slot, time.monotonic()
-        if cancelled:
-            self._finish(job, cancelled)
+        if failed:
+            if slot:
+                slot.session.clear_images()
+            self._finish(job, failed)
         else:
             job.sink(Fed(job.at, len(job.ids), job.cached, 0.0))
 
-    def _go_on(self, slot, job):
-        """With a prompt that had made room for a shorter one."""
-        job.checkpoint.restore(slot.session)
-        job.checkpoint.close()
-        job.checkpoint = None
-        slot.tag = job.tag
+    def _prepared(self, job):
+        """(slot, None) with all that the job needs; (slot or None, a Failed)."""
+        with self.lock:
+            free = [s for s in self.slots if not s.job]
+        slot = None
+        try:
+            slot = self.prefixes.choose(free, job)
+            goes_on = bool(job.checkpoint)
+            if not goes_on:
+                job.started, job.counters = time.monotonic(), self.ctx.counters()
+            slot, failed = self._shown(slot, free, job)
+            if failed:
+                return slot, failed
+            if goes_on:
+                job.checkpoint.restore(slot.session)
+                job.checkpoint.close()
+                job.checkpoint = None
+                slot.tag = job.tag
+            if job.pictures or not goes_on:
+                job.at = self.prefixes.resume(slot, job)
+            if not goes_on:
+                job.cached = job.kept_at = job.at
+            self._let_go_of_pictures(job)
+        except engine.Failure as e:
+            return slot, Failed("engine", str(e))
+        try:
+            slot.session.sampling(sampling_of(job.settings))
+        except engine.Failure as e:
+            return slot, Failed("engine" if e.status == engine.E_OOM else "request", str(e))
+        room = self.ctx.model.ctx_max - len(job.ids) + 1
+        job.max_tokens = max(1, min(job.max_tokens, room))
+        return slot, None
+
+    def _shown(self, slot, free, job):
+        """The job's pictures wait in a session, and none of anybody else's do. Which slot has most
+        of the prompt may only be known when they have been read."""
+        failed = self._show(slot, job)
+        if failed or not job.pictures or job.named:
+            return slot, failed
+        job.named = slot.session.image_ids(job.ids)
+        better = self.prefixes.choose(free, job)
+        if better is not slot:
+            slot.session.clear_images()
+            failed = self._show(better, job)
+        return better, failed
+
+    def _show(self, slot, job):
+        slot.session.clear_images()
+        for picture in job.pictures:
+            if job.cancelled:  # each may take seconds
+                return job.cancelled
+            try:
+                rows = slot.session.add_image(picture.data)
+            except engine.Failure as e:
+                mine = e.status in (engine.E_OOM, engine.E_IO)
+                return Failed("engine" if mine else "request", f"{picture.path}: {e}", picture.path)
+            if rows != picture.rows:
+                return Failed("engine", f"{picture.path}: {rows} rows, {picture.rows} were expected")
+        return None
+
+    @staticmethod
+    def _let_go_of_pictures(job):
+        """Once all their rows are in the session, or in what it was brought to."""
+        if job.at >= job.pictures_end:
+            job.pictures = ()
 
     def _compose(self):
         """The rows of the next pass: those who speak first, then prompts, those first that have
@@ -436,7 +493,8 @@ class Scheduler:
             if status == engine.OK:
                 self._settle(row[0], self.items[0])
             elif status != engine.E_CANCELLED:
-                self._finish(row[0], Failed("engine", why))
+                theirs = status in (engine.E_ARG, engine.E_UNSUPPORTED)
+                self._finish(row[0], Failed("request" if theirs else "engine", why))
 
     def _settle(self, job, item):
         """What a pass did for one job."""
@@ -453,6 +511,7 @@ class Scheduler:
 
     def _fed(self, job, n):
         job.at += n
+        self._let_go_of_pictures(job)
         ms = (time.monotonic() - job.started) * 1e3
         job.sink(Fed(job.at, len(job.ids), job.cached, ms))
         if job.at < len(job.ids) and job.at == job.place:
@@ -503,7 +562,10 @@ class Scheduler:
             bytes_read=counters.bytes_read - was.bytes_read, seed=job.settings.get("seed", 0)))
 
     def _finish(self, job, outcome):
-        """Out of slot or queue; its sink hears the last of it."""
+        """Out of slot or queue; its sink hears the last of it. Pictures that it was not fed go
+        before anybody else can have the slot."""
+        if job.slot and job.pictures:
+            job.slot.session.clear_images()
         with self.lock:
             if job.slot:
                 job.slot.job = job.slot = None
@@ -514,6 +576,7 @@ class Scheduler:
 
     def _over(self, job, outcome):
         job.over = True
+        job.pictures = ()
         if job.checkpoint:
             job.checkpoint.close()
             job.checkpoint = None

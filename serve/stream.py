@@ -26,7 +26,7 @@ class ClientGone(ConnectionResetError):
 def failure(failed):
     """A Failed as an error of the interface."""
     if failed.kind == "request":
-        return ApiError(400, failed.message)
+        return ApiError(400, failed.message, failed.param)
     if failed.kind == "deadline":
         return ApiError(504, failed.message, code="deadline")
     if failed.kind == "closing":
@@ -59,11 +59,12 @@ class Listener:
 class Exchange:
     """One request: its jobs, its answer, who listens."""
 
-    def __init__(self, answer, *, cancel, grace=None):
+    def __init__(self, answer, *, cancel, grace=None, pictures=None):
         """grace: None, or seconds that the work goes on for a client that may ask again; then
-        everything that was said is remembered."""
+        everything that was said is remembered. pictures: the jobs', until their prompts are in."""
         self.answer, self.cancel, self.grace = answer, cancel, grace
         self.jobs, self.error, self.over = [], None, False
+        self.pictures, self.unfed = pictures, set()
         self.status = {}  # where the jobs are, for signs of life
         self.listeners, self.history = set(), []
         self.loop, self.events = asyncio.get_running_loop(), asyncio.Queue()
@@ -80,7 +81,7 @@ class Exchange:
 
     def start(self, jobs, seconds):
         """seconds: None, or until the time is up."""
-        self.jobs = jobs
+        self.jobs, self.unfed = jobs, set(range(len(jobs)))
         if seconds:
             self.deadline = self.loop.call_later(
                 seconds, self._abandon, Failed("deadline", "the request's time was up"))
@@ -123,6 +124,7 @@ class Exchange:
         if self.deadline:
             self.deadline.cancel()
         self._abandon()  # of several, those that go on after one has failed
+        self._fed_all()
         self._tell(_OVER)
 
     async def _pump_all(self, left):
@@ -139,6 +141,10 @@ class Exchange:
                 if self.grace:
                     self.history.append(values)
 
+    def _fed_all(self):
+        if self.pictures:
+            self.pictures.release()
+
     def _take(self, index, event):
         """What an event is in the answer's words."""
         answer, out = self.answer, []
@@ -151,6 +157,10 @@ class Exchange:
             self.error = failure(event)
         elif isinstance(event, Fed):
             self.status[index] = f"prompt {event.done}/{event.total}"
+            if event.done == event.total:
+                self.unfed.discard(index)
+                if not self.unfed:
+                    self._fed_all()
             out = answer.progress(event) if answer.options.progress else []
         elif isinstance(event, Queued):
             self.status[index] = f"queued behind {event.position}"

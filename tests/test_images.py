@@ -243,6 +243,16 @@ def test_what_a_picture_costs_is_known_before(lib, box):
     assert info.n_rows == 414
 
 
+def test_places_are_expanded_where_they_are(lib, box):
+    with Opened(lib, box) as m:
+        for p in [picture(*s) for s in SIZES]:
+            assert m.add(p)[0] == OK
+        want, n = m.expand(PROMPT)[1], c_size_t()
+        ids = (c_int32 * 100)(*PROMPT)
+        assert lib.waste_image_expand(m.ctx, ids, len(PROMPT), ids, 100, byref(n)) == OK
+        assert list(ids[:n.value]) == want
+
+
 def test_places_and_rows_that_do_not_agree_are_refused(lib, box):
     with Opened(lib, box) as m:
         assert m.feed([3, PAD, 7]) == E_ARG and "0 rows wait" in m.why()
@@ -446,4 +456,33 @@ def test_a_state_is_only_taken_up_for_the_same_pictures(lib, box, tmp_path):
         assert m.feed([PAD]) == E_ARG  # the rows of what was taken up are not waiting any more
         again = m.feed(prompt[-1:], 100)
         assert again.tobytes() == fresh.tobytes()
+        lib.waste_store_close(store)
+
+
+def test_a_prompt_by_the_names_of_its_rows_is_found_without_them(lib, box, tmp_path):
+    """A host of several sessions asks which of them has the pictures; they wait in one."""
+    lib.waste_store_open.argtypes = [c_void_p, c_void_p, POINTER(c_void_p)]
+    lib.waste_store_find.argtypes = [c_void_p, c_void_p, POINTER(c_int32), c_size_t, c_char_p]
+    lib.waste_store_find.restype = c_size_t
+    lib.waste_store_resume.argtypes = [c_void_p, c_void_p, POINTER(c_int32), c_size_t, c_char_p,
+                                       POINTER(c_size_t)]
+    lib.waste_store_close.argtypes = [c_void_p]
+    lib.waste_session_image_ids.argtypes = [c_void_p, POINTER(c_int32), c_size_t, POINTER(c_int32)]
+    prompt = [3, 7] + [PAD] * 4 + [11, 5]
+    ids, named = (c_int32 * len(prompt))(*prompt), (c_int32 * len(prompt))()
+    with Opened(lib, box) as m:
+        store, n = c_void_p(), c_size_t()
+        cfg = StoreCfg(size=ctypes.sizeof(StoreCfg))
+        assert lib.waste_store_open(m.ctx, byref(cfg), byref(store)) == OK, m.why()
+        assert lib.waste_session_image_ids(m.session, ids, len(ids), named) == E_ARG
+        assert m.add(picture(30, 40))[0] == OK
+        assert lib.waste_session_image_ids(m.session, ids, len(ids) - 3, named) == E_ARG
+        assert lib.waste_session_image_ids(m.session, ids, len(ids), named) == OK
+        assert m.feed(prompt[:-1]) == OK
+        assert list(named[:-1]) == m.ids() and min(named) < 0 and named[-1] == 5
+        for given, found in ((ids, 2), (named, len(prompt) - 1)):
+            assert lib.waste_store_find(store, m.session, given, len(given), b"") in (0, found)
+        assert lib.waste_store_find(store, m.session, named, len(named), b"") == len(prompt) - 1
+        assert lib.waste_store_resume(store, m.session, named, len(named), b"", byref(n)) == OK
+        assert n.value == len(prompt) - 1 and m.feed([5]) == OK
         lib.waste_store_close(store)

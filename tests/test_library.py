@@ -124,7 +124,8 @@ class Counters(ctypes.Structure):
                     "records_refused")),
                 *((name, ctypes.c_double) for name in (
                     "sec_in_flight", "sec_mix", "sec_mlp", "sec_route", "sec_checks", "sec_experts",
-                    "sec_head", "sec_other"))]
+                    "sec_head", "sec_other")),
+                ("images", ctypes.c_uint64), ("sec_images", ctypes.c_double)]
 
 
 ABI_COUNTERS, ABI_ITEM = 9, 11

@@ -1,6 +1,7 @@
 """waste image, pictures of run, chat, batches and plan: pictures on the command line."""
 import io
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -103,6 +104,45 @@ def test_a_message_with_a_picture_is_the_same_in_run_batch_and_chat(photo, seein
         assert (other["prompt_tokens"], other["reasoning"]) == (run["prompt_tokens"], run["reasoning"])
     assert line["usage"]["prompt_tokens"] == run["prompt_tokens"]
     assert line["reasoning"] == run["reasoning"]
+
+
+def test_what_the_tower_took_is_told_apart_from_the_prompt(photo, seeing, home, monkeypatch, tmp_path):
+    done = waste("run", seeing, "he in the", "--image", photo, "-n", 2, "--no-learn")
+    said = done.stderr.decode()
+    assert f"{photo}: 100 x 70, seen as 100 x 70, 12 positions" in said
+    assert "images   1 seen" in said and "in the vision tower" in said
+    summary = run_lines(seeing, "he in the", "--image", photo, "-n", 2)[-1]
+    assert summary["images"] == 1 and 0 < summary["tower_s"] < summary["prefill_s"]
+    passes = summary["prefill_s"] - summary["tower_s"]
+    assert summary["prefill_tok_per_s"] == pytest.approx(summary["prompt_tokens"] / passes)
+    assert "tower_s" not in run_lines(seeing, "he in the", "-n", 2)[-1]
+
+
+def test_a_saved_conversation_finds_its_picture_from_elsewhere(photo, seeing, home, monkeypatch, tmp_path):
+    file = tmp_path / "talk.state"
+    monkeypatch.chdir(photo.parent)
+    first, = chat(seeing, home, "he", f"/save {file}", args=("--image", photo.name))[0]
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    second, = chat(seeing, home, f"/load {file}", "in")[0]
+    assert second["prompt_tokens"] > first["prompt_tokens"]
+
+
+def test_a_description_of_another_tower_is_not_believed(photo, seeing, tmp_path):
+    liar = tmp_path / "liar.waste"
+    shutil.copytree(seeing, liar)
+    text = json.loads((liar / "vision.json").read_text()) | {"vt_intermediate_size": 81}
+    (liar / "vision.json").write_text(json.dumps(text))
+    assert "vision.json makes it [81," in waste_error("image", photo, liar, check=4)["detail"]
+
+
+def test_a_blind_batch_is_not_gone_on_with_by_one_that_sees(photo, seeing, tmp_path):
+    """A line refused for want of --vision was taken for answered when it came with --vision."""
+    assert "--vision" in batch(seeing, tmp_path, {"messages": [asked(photo, "he")]}, args=(), check=1)[0]["error"]
+    lines, out = tmp_path / "asked.jsonl", tmp_path / "answers.jsonl"
+    done = waste("run", seeing, "--file", lines, "--out", out, "-n", 6, "--vision", check=2)
+    assert b"line 1 answers no request" in done.stderr
 
 
 def test_a_conversation_with_the_same_picture_is_not_read_again(photo, seeing, tmp_path, home):

@@ -972,10 +972,10 @@ static int meddle(const waste_progress *p, void *user)
     struct meddler *m = user;
     const int32_t id = 1;
 
-    m->calls++;
     m->bytes = p->bytes > m->bytes ? p->bytes : m->bytes;
-    if (!m->ctx)
+    if (!m->ctx) /* it is being opened */
         return 0;
+    m->calls++;
     m->refused += waste_eval(m->ctx, &id, 1, NULL, NULL) == WASTE_E_BUSY &&
                   waste_generate(m->ctx, &id, 1, NULL, NULL, NULL) == WASTE_E_BUSY &&
                   waste_state_reset(m->ctx) == WASTE_E_BUSY &&
@@ -1005,7 +1005,7 @@ static void a_callback_cannot_disturb_the_pass_it_comes_from(void **state)
         assert_int_equal(waste_eval(m.ctx, g->ids, g->n_tokens, &got, NULL), WASTE_OK);
         assert_memory_equal(got, want, g->vocab * sizeof(*want));
     }
-    assert_true(m.refused > 0 && m.refused + 1 >= m.calls);
+    assert_true(m.refused > 0 && m.refused == m.calls);
     waste_close(m.ctx);
     waste_close(plain);
 }

@@ -7,7 +7,9 @@
 #include <string.h>
 
 #include <cmocka.h>
+#include <libdeflate.h>
 
+#include "base/bytes.h"
 #include "model/image_codec.h"
 #include "tests/support/alloc_fault.h"
 
@@ -281,6 +283,153 @@ static void a_picture_of_endless_scans_is_refused(void **state)
     assert_int_equal(mem.used_total, 0);
 }
 
+/* A file has room for millions of segments, of which a library that keeps them and walks along all
+ * for each that comes never gets to the end. */
+static void a_header_of_endless_segments_is_walked_once(void **state)
+{
+    enum { SEGMENTS = 1 << 20 };
+    struct file f = corpus("turned.jpg");
+    uint8_t *file = malloc(f.n + 4 * SEGMENTS), *at = file + 2;
+    struct image_head head;
+    struct err e;
+
+    (void)state;
+    assert_non_null(file);
+    memcpy(file, f.data, 2);
+    for (unsigned i = 0; i < SEGMENTS; i++, at += 4)
+        memcpy(at, "\xff\xe1\0\2", 4);
+    memcpy(at, f.data + 2, f.n - 2);
+    if (image_head(&head, file, f.n + 4 * SEGMENTS, &e))
+        fail_msg("%s", e.text);
+    assert_int_equal(head.orientation, 6);
+    free(file);
+    free(f.data);
+}
+
+static void a_webp_of_endless_chunks_is_refused(void **state)
+{
+    enum { CHUNKS = 20000 };
+    struct file f = corpus("lossy-alpha.webp");
+    uint8_t *file = calloc(1, f.n + 8 * CHUNKS);
+    struct image_head head;
+    struct err e;
+
+    (void)state;
+    assert_non_null(file);
+    memcpy(file, f.data, f.n);
+    for (unsigned i = 0; i < CHUNKS; i++)
+        memcpy(file + f.n + 8 * i, "ABCD", 4);
+    store_le32(file + 4, (uint32_t)(f.n + 8 * CHUNKS - 8));
+    assert_int_equal(image_head(&head, file, f.n + 8 * CHUNKS, &e), ERR_LIMIT);
+    assert_non_null(strstr(e.text, "chunks"));
+    free(file);
+    free(f.data);
+}
+
+/* Behind the header of `name`, a chunk with a checksum that is right, or one off. */
+static struct file with_chunk(const char *name, const char *tag, uint32_t len, uint32_t off)
+{
+    enum { AT = 33 };
+    struct file f = corpus(name), out = {.n = f.n + len + 12};
+    uint8_t *p = out.data = calloc(1, out.n);
+    uint32_t sum;
+
+    assert_non_null(p);
+    memcpy(p, f.data, AT);
+    memcpy(p + AT + len + 12, f.data + AT, f.n - AT);
+    p += AT;
+    p[2] = (uint8_t)(len >> 8);
+    p[3] = (uint8_t)len;
+    memcpy(p + 4, tag, 4);
+    sum = libdeflate_crc32(0, p + 4, len + 4) ^ off;
+    for (unsigned i = 0; i < 4; i++)
+        p[len + 8 + i] = (uint8_t)(sum >> (24 - 8 * i));
+    free(f.data);
+    return out;
+}
+
+/* libpng warns, drops what makes the picture transparent, and goes on. */
+static void damage_to_the_transparency_is_damage_and_to_the_prose_is_none(void **state)
+{
+    static const struct {
+        const char *name, *tag;
+        uint32_t len, off;
+        int rc;
+        const char *words;
+    } want[] = {
+        {"rgb16-interlaced.png", "tRNS", 6, 0, 0, ""},
+        {"rgb16-interlaced.png", "tRNS", 6, 1, ERR_CORRUPT, "tRNS: checksum"},
+        {"rgb16-interlaced.png", "tRNS", 5, 0, ERR_CORRUPT, "tRNS"},
+        {"palette4.png", "tRNS", 3, 0, ERR_CORRUPT, "tRNS"}, /* before its palette */
+        {"rgba.png", "tRNS", 6, 0, 0, ""},                   /* it has its own */
+        {"rgba.png", "tEXt", 9, 1, 0, ""},
+        {"rgba.png", "eXIf", 9, 0, 0, ""},
+        {"rgba.png", "ABCD", 9, 0, ERR_CORRUPT, "ABCD"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(want) / sizeof(*want); i++) {
+        struct file f = with_chunk(want[i].name, want[i].tag, want[i].len, want[i].off);
+        struct image m;
+        struct mem mem;
+        struct err e = {0};
+        int rc;
+
+        mem_init(&mem, 0);
+        rc = open_image(&m, &mem, f.data, f.n, &e);
+        if (rc != want[i].rc || !strstr(e.text, want[i].words))
+            fail_msg("%s with %s: %d, \"%s\"", want[i].name, want[i].tag, rc, e.text);
+        if (!rc)
+            image_close(&m);
+        free(f.data);
+    }
+}
+
+/* One bit of the pixels, and the header is where it ends: nothing is decoded, no memory taken. */
+static void a_png_with_a_wrong_checksum_is_refused_undecoded(void **state)
+{
+    struct file f = corpus("rgba.png");
+    struct image_head head;
+    struct err e;
+
+    (void)state;
+    f.data[f.n - 24] ^= 4; /* before the last chunk, IEND */
+    assert_int_equal(image_head(&head, f.data, f.n, &e), ERR_CORRUPT);
+    assert_non_null(strstr(e.text, "IDAT: checksum"));
+    free(f.data);
+}
+
+/* Whatever libpng would call it. */
+static void a_png_of_an_impossible_size_is_told_its_size(void **state)
+{
+    static const struct {
+        uint8_t width[4];
+        int code;
+        const char *words;
+    } want[] = {
+        {{0, 0, 0, 0}, ERR_CORRUPT, "PNG: 0 x "},
+        {{0, 1, 0, 0}, ERR_LIMIT, "PNG: 65536 x "},
+        {{0xff, 0xff, 0xff, 0xff}, ERR_LIMIT, "PNG: 4294967295 x "},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(want) / sizeof(*want); i++) {
+        struct file f = corpus("rgba.png");
+        struct image_head head;
+        uint32_t sum;
+        struct err e;
+
+        memcpy(f.data + 16, want[i].width, 4);
+        sum = libdeflate_crc32(0, f.data + 12, 17);
+        for (unsigned k = 0; k < 4; k++)
+            f.data[29 + k] = (uint8_t)(sum >> (24 - 8 * k));
+        assert_int_equal(image_head(&head, f.data, f.n, &e), want[i].code);
+        if (!strstr(e.text, want[i].words))
+            fail_msg("\"%s\" does not say \"%s\"", e.text, want[i].words);
+        free(f.data);
+    }
+}
+
 static void an_allocation_that_fails_leaves_nothing_behind(void **state)
 {
     struct file f = corpus("rgba.png");
@@ -348,6 +497,11 @@ int main(void)
         cmocka_unit_test(a_bomb_is_refused_before_memory_is_taken),
         cmocka_unit_test(a_picture_that_does_not_fit_into_the_account_is_refused_undecoded),
         cmocka_unit_test(a_picture_of_endless_scans_is_refused),
+        cmocka_unit_test(a_header_of_endless_segments_is_walked_once),
+        cmocka_unit_test(a_webp_of_endless_chunks_is_refused),
+        cmocka_unit_test(damage_to_the_transparency_is_damage_and_to_the_prose_is_none),
+        cmocka_unit_test(a_png_with_a_wrong_checksum_is_refused_undecoded),
+        cmocka_unit_test(a_png_of_an_impossible_size_is_told_its_size),
         cmocka_unit_test(an_allocation_that_fails_leaves_nothing_behind),
         cmocka_unit_test(patches_are_channel_major_and_padding_is_black),
     };

@@ -1,19 +1,23 @@
 """Helpers of the server's tests: a server process, clients that are as simple as sockets, and a
 scripted engine for what must not depend on a model."""
 
+import base64
 import contextlib
 import ctypes
 import http.client
 import json
 import os
 import pathlib
+import random
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
 import time
+import zlib
 
 import pytest
 
@@ -237,13 +241,49 @@ def mute_model(tmp_path_factory):
     return path
 
 
+@pytest.fixture(scope="session")
+def seeing_model(tmp_path_factory):
+    """Noise in the shape of a small Kimi K3, with a tower: what it says depends on every pixel."""
+    path = tmp_path_factory.mktemp("models") / "seeing.waste"
+    subprocess.run([BINARY, "synth", path, "--shape", "tiny-k3", "--layers", "4", "--experts", "8",
+                    "--top-k", "2", "--vision"], check=True, env=clean_env(), capture_output=True)
+    return path
+
+
+def png_of(width, height, lines):
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + \
+            struct.pack(">I", zlib.crc32(kind + data))
+
+    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(lines, 1)) \
+        + chunk(b"IEND", b"")
+
+
+def png(width=100, height=70, seed=0):
+    """A picture of noise. 100 x 70 has 12 rows."""
+    noise = random.Random(seed)
+    return png_of(width, height,
+                  b"".join(b"\0" + noise.randbytes(3 * width) for _ in range(height)))
+
+
+def data_url(picture, kind="image/png"):
+    return f"data:{kind};base64,{base64.b64encode(picture).decode()}"
+
+
+def shown(text, *pictures):
+    """A message of OpenAI's with pictures, and a text behind them."""
+    parts = [{"type": "image_url", "image_url": {"url": data_url(p)}} for p in pictures]
+    return {"role": "user", "content": [*parts, {"type": "text", "text": text}]}
+
+
 CLOSES_SOON = {"4100": 5}  # <|close|>: nobody trained it to end its reasoning
 
 
-def run_waste(*args):
+def run_waste(*args, model=DEMO):
     """The command's answer to the same question."""
     env = {k: v for k, v in clean_env().items() if not k.startswith("WASTE_")}
-    done = subprocess.run([BINARY, "run", str(DEMO), *map(str, args), "--json"], check=True,
+    done = subprocess.run([BINARY, "run", str(model), *map(str, args), "--json"], check=True,
                           env={**env, "XDG_CONFIG_HOME": "/nonexistent"}, capture_output=True)
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -262,6 +302,15 @@ class FakeSession:
 
     def sampling(self, settings):
         self.settings = settings
+
+    def add_image(self, data):
+        return 1
+
+    def image_ids(self, ids):
+        return ids
+
+    def clear_images(self):
+        pass
 
     def cancel(self):
         self.cancelled = True

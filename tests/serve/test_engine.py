@@ -82,7 +82,7 @@ def test_a_prompt_gives_its_ids_ends_and_grammar():
                          b'{"role": "user", "content": "U"}]}')
     assert isinstance(prompt.ids, ctypes.Array) and len(prompt.ids) == prompt.info.n_ids
     assert [m for _, m in prompt.ends] == [0, 1] and prompt.ends[1][0] <= len(prompt.ids)
-    assert prompt.first_image() is None and prompt.grammar() is None
+    assert prompt.places == [] and prompt.grammar() is None
     assert b"root" in prompt.grammar(b"root ::= [a-z]")
 
 

@@ -17,7 +17,7 @@ import time
 
 import pytest
 
-from serving import PATIENCE, ROOT, Server, clean_env, xtml_model  # noqa: F401
+from serving import PATIENCE, ROOT, Server, clean_env, seeing_model, xtml_model  # noqa: F401
 
 HERE = pathlib.Path(__file__).parent / "page"
 PAGE = ROOT / "serve" / "page"
@@ -226,14 +226,15 @@ def browser():
 
 
 @pytest.fixture(scope="module")
-def driven(server, keyed, xtml_model, tmp_path_factory):
+def driven(server, keyed, xtml_model, seeing_model, tmp_path_factory):  # noqa: F811
     """What failed, by check; None: it passed. WASTE_SHOTS: a directory for pictures of the page."""
     if not shutil.which("node") or not shutil.which("npm"):
         pytest.skip("no node, or no npm")
     env = clean_env(CHROMIUM=browser(), MODULES=str(modules(tmp_path_factory.mktemp("npm"))),
                     SHOTS=os.environ.get("WASTE_SHOTS", ""), KEY=KEY, THINKS=json.dumps(THINKS))
-    with Server("--sessions", "1", model=xtml_model) as thinking:
-        ports = [s.port for s in (server, keyed, thinking.ready())]
+    with Server("--sessions", "1", model=xtml_model) as thinking, \
+            Server("--vision", model=seeing_model) as seeing:
+        ports = [s.port for s in (server, keyed, thinking.ready(), seeing.ready())]
         done = subprocess.run(["node", HERE / "drive.mjs", *map(str, ports)], env=env,
                               capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr

@@ -24,7 +24,7 @@ def chat(**members):
 # ---- bodies ----
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"3", b"\xff{}", b'{"a": NaN}', b"[" * 100000,
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"3", b"\xff{}", b'{"a": NaN}', b"[" * 50000,
                                   b'{"a": ' + b"9" * 5000 + b"}", b'{"a": Infinity}'])
 def test_t24_a_body_that_is_no_object_is_the_clients_fault(body):
     refused(parse, body)
@@ -36,10 +36,12 @@ def test_t24_a_body_that_is_no_object_is_the_clients_fault(body):
     b'{"a": [' + b"[]," * fields.MOST_CONTAINERS + b"1]}",
     b'{"a": [' + b'"",' * fields.MOST_STRINGS + b"1]}",
     b'{"a": "' + b'\\"' * fields.MOST_STRINGS + b'", "b": [' + b'"\\\\",' * fields.MOST_STRINGS
-    + b"1]}"])
+    + b"1]}"], ids=("values", "objects", "arrays", "strings", "strings behind a text"))
 def test_a_body_of_very_many_values_is_refused_before_it_is_parsed(body):
-    """Parsing such a body held up everybody for a second and a half."""
-    assert "more than" in refused(parse, body).message
+    """Symptom without it: 32 MiB become a gigabyte of objects, and nobody else is heard meanwhile."""
+    with pytest.raises(ApiError) as e:
+        parse(body)
+    assert e.value.status == 413 and "more than" in e.value.message
 
 
 @pytest.mark.parametrize("text", [",[{", '"', "\\", '\\"', '",["', '[{\\\\"'])
@@ -49,7 +51,7 @@ def test_a_text_may_have_any_number_of_any_characters(text):
 
 
 def test_a_string_without_an_end_is_no_string():
-    refused(parse, b'{"a": [' + b"[" * fields.MOST_CONTAINERS + b'"' + b"\\\"" * 100)
+    refused(parse, b'{"a": [' + b"[]," * 3 + b'"' + b"\\\"" * 100)
 
 
 def test_half_a_surrogate_pair_is_read():
@@ -116,13 +118,6 @@ def test_sampling_reaches_the_library_by_its_names():
     assert p.repeat_penalty == 1.25 and p.repeat_window == 7 and p.presence_penalty == 1
     assert p.n_logit_bias == 1 and (p.logit_bias[0].id, p.logit_bias[0].value) == (7, -100)
     assert sampling_of({}).repeat_window == 64, "what is not said is the library's default"
-
-
-@pytest.mark.parametrize("kind", ["image_url", "image", "input_image"])
-def test_images_are_refused_where_they_are(kind):
-    messages = [{"role": "user", "content": [{"type": "text", "text": "?"}, {"type": kind}]}]
-    e = refused(openai.check_messages, Fields({"messages": messages}))
-    assert e.param == "messages[0].content[1]" and e.code == "vision_disabled"
 
 
 def test_a_budget_of_thinking_has_several_names():
@@ -203,7 +198,8 @@ def test_anthropic_conversations_become_ours():
 @pytest.mark.parametrize("body, param", [
     ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),
     ({"messages": [{"content": "x"}]}, "messages[0].role"),
-    ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "messages[0].content[0]"),
+    ({"messages": [{"role": "user", "content": [{"type": "document"}]}]},
+     "messages[0].content[0].type"),
     ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
     ({"messages": [], "tools": [{"type": "bash_20250124"}]}, "tools[0].type"),
     ({"messages": [3]}, "messages[0]")])
@@ -247,7 +243,8 @@ def test_responses_input_becomes_a_conversation():
 @pytest.mark.parametrize("body, param", [
     ({"input": 5}, "input"), ({"input": []}, "input"),
     ({"input": [{"type": "item_reference"}]}, "input[0].type"),
-    ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0]"),
+    ({"input": [{"role": "user", "content": [{"type": "input_file"}]}]},
+     "input[0].content[0].type"),
     ({"input": "x", "tools": [{"type": "web_search"}]}, "tools[0].type")])
 def test_responses_refusals_name_the_member(body, param):
     assert refused(responses.conversation, Fields(body)).param == param

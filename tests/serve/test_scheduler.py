@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from serving import FakeReader, Heard, ids, scheduler_with
+from serving import FakeContext, FakeReader, Heard, ids, scheduler_with
 from serve import engine
 from serve.scheduler import (OVERTAKEN, READY, Ended, Failed, Fed, Full, Job, More, Queued)
 
@@ -257,6 +257,24 @@ def test_closing_ends_everything(monkeypatch):
         ctx.gate.release()
         closing.join(60)
         assert running.wait(Failed).kind == "closing" and s.phase != READY
+
+
+def test_a_store_that_does_not_open_closes_the_model(monkeypatch):
+    import logging
+    from serve import scheduler
+
+    def refuse(*_):
+        raise engine.Failure(engine.E_IO, "states: no space left")
+
+    closed = []
+    ctx = FakeContext()
+    monkeypatch.setattr(ctx, "close", lambda: closed.append(ctx))
+    monkeypatch.setattr(scheduler, "Prefixes", refuse)
+    s = scheduler.Scheduler(lambda: ctx, sessions=1, queue=1, chunk=1, max_tokens=1, states=(),
+                            log=logging.getLogger("test"))
+    s.start()
+    s.thread.join(60)
+    assert s.phase == scheduler.FAILED and "no space" in str(s.failure) and closed == [ctx]
 
 
 def test_a_model_that_does_not_open_is_a_failure_with_a_sentence(monkeypatch):

@@ -28,6 +28,12 @@ const langchain = (extra = {}) => new ChatOpenAI({
     model, apiKey: "none", maxTokens: 60, maxRetries: 0,
     configuration: {baseURL: url + "/v1", ...forced(extra)}});
 
+const PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
+const pixelUrl = "data:image/png;base64," + PIXEL;
+const shown = [{role: "user", content: [{type: "image_url", image_url: {url: pixelUrl, detail: "low"}},
+    {type: "text", text: "What is this?"}]}];
+
+// Those whose names begin with sees_ want a server that sees images.
 const checks = {
     async openai_chat() {
         const r = await openai.chat.completions.create({model, messages, max_completion_tokens: 10});
@@ -83,10 +89,53 @@ const checks = {
         assert.equal((await stream.finalResponse()).output_text, text);
     },
     async openai_images_are_refused() {
-        const url_ = "data:image/png;base64,iVBORw0KGgo=";
-        await assert.rejects(openai.chat.completions.create({model, messages: [{role: "user",
-            content: [{type: "image_url", image_url: {url: url_}}]}]}),
+        await assert.rejects(openai.chat.completions.create({model, messages: shown}),
             (e) => e instanceof OpenAI.BadRequestError && e.code === "vision_disabled");
+    },
+    async sees_openai() {
+        const whole = await openai.chat.completions.create({model, messages: shown, max_tokens: 8});
+        let text = "";
+        for await (const chunk of await openai.chat.completions.create({
+            model, messages: shown, max_tokens: 8, stream: true}))
+            text += chunk.choices[0].delta.reasoning_content ?? "";
+        assert.equal(text, whole.choices[0].message.reasoning_content);
+        const again = await openai.chat.completions.create({model, max_tokens: 8, messages: [
+            ...shown, whole.choices[0].message, {role: "user", content: "And now?"}]});
+        const {cached_tokens} = again.usage.prompt_tokens_details, read = whole.usage.prompt_tokens;
+        assert.ok(cached_tokens > read - 40, `${cached_tokens} of ${read}`);
+        const response = await openai.responses.create({model, max_output_tokens: 8, input: [
+            {role: "user", content: [{type: "input_image", image_url: pixelUrl, detail: "auto"},
+                {type: "input_text", text: "What is this?"}]}]});
+        assert.equal(response.usage.input_tokens, whole.usage.prompt_tokens);
+        shown[0].content[0].image_url.url = "https://example.test/a.png";
+        await assert.rejects(openai.chat.completions.create({model, messages: shown}), (e) =>
+            e instanceof OpenAI.BadRequestError && e.param === "messages[0].content[0]");
+    },
+    async sees_ai() {
+        const content = [{type: "image", image: Buffer.from(PIXEL, "base64"), mediaType: "image/png"},
+            {type: "text", text: "What is this?"}];
+        const r = await generateText({model: compatible({}), maxOutputTokens: 8,
+            messages: [{role: "user", content}]});
+        const whole = await openai.chat.completions.create({model, messages: shown, max_tokens: 8});
+        assert.equal(r.usage.inputTokens, whole.usage.prompt_tokens);
+    },
+    async sees_langchain() {
+        const r = await langchain({maxTokens: 8}).invoke([{role: "user", content: shown[0].content}]);
+        const whole = await openai.chat.completions.create({model, messages: shown, max_tokens: 8});
+        assert.equal(r.usage_metadata.input_tokens, whole.usage.prompt_tokens);
+    },
+    async sees_anthropic() {
+        const client = new Anthropic({baseURL: url, apiKey: "none", maxRetries: 0});
+        const body = {model, max_tokens: 8, messages: [{role: "user", content: [
+            {type: "image", source: {type: "base64", media_type: "image/png", data: PIXEL}},
+            {type: "text", text: "What is this?"}]}]};
+        const r = await client.messages.create(body);
+        const whole = await openai.chat.completions.create({model, messages: shown, max_tokens: 8});
+        assert.equal(r.content[0].thinking, whole.choices[0].message.reasoning_content);
+        const {input_tokens} = await client.messages.countTokens({model, messages: body.messages});
+        assert.equal(input_tokens, whole.usage.prompt_tokens);
+        body.messages[0].content[0].source = {type: "url", url: "https://example.test/a.png"};
+        await assert.rejects(client.messages.create(body), Anthropic.BadRequestError);
     },
     async openai_errors() {
         await assert.rejects(openai.chat.completions.create({model, messages, temperature: 7}),

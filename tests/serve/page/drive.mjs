@@ -1,9 +1,9 @@
 // drive.mjs - the page in a real browser. Prints a JSON line for each check: {name, failed: null|text}.
 //
-//     node drive.mjs PORT KEYED_PORT THINKING_PORT
+//     node drive.mjs PORT KEYED_PORT THINKING_PORT SEEING_PORT
 //
 // Servers: one without keys and two sessions, one that asks for $KEY, both with the demonstration
-// model; one whose model thinks, if requests have the members of $THINKS. $CHROMIUM is the browser,
+// model; one whose model thinks, if requests have the members of $THINKS; one that sees. $CHROMIUM is the browser,
 // $MODULES has node_modules with playwright-core and axe-core, $SHOTS is a directory for pictures,
 // $ONLY a part of the names of the checks to run.
 
@@ -11,7 +11,7 @@ import {createRequire} from "node:module";
 import {mkdirSync, readFileSync} from "node:fs";
 import path from "node:path";
 
-const [OWN, KEYED, THINKING] = process.argv.slice(2).map((port) => `http://127.0.0.1:${port}`);
+const [OWN, KEYED, THINKING, SEEING] = process.argv.slice(2).map((port) => `http://127.0.0.1:${port}`);
 const {CHROMIUM, KEY, MODULES, ONLY, SHOTS, THINKS} = process.env;
 const require = createRequire(path.join(MODULES, "node_modules", "x.js"));
 const {chromium} = require("playwright-core");
@@ -243,6 +243,29 @@ const checks = {
         await page.getByRole("button", {name: "Remove image 1"}).click();
         await page.keyboard.press("Enter");
         await last(page).locator(".usage").waitFor();
+        return page;
+    },
+
+    async "an image is seen, and both stay after a reload"(browser) {
+        const page = await open(browser, {url: SEEING});
+        await limit(page, 8);
+        await page.locator("#file").setInputFiles([1, 2].map((i) => ({
+            name: `dot${i}.png`, mimeType: "image/png", buffer: Buffer.from(PIXEL, "base64")})));
+        await page.getByAltText("Attached image 2").waitFor();
+        await page.getByRole("button", {name: "Remove image 2"}).click();
+        await talk(page, "What is this?", 8);
+        const told = async () => [await last(page).locator(".thought").textContent(),
+                                  await page.locator("article img").count()];
+        const numbers = async (pattern) =>
+            Number(pattern.exec(await last(page).locator(".usage").innerText())[1]);
+        const [before, read] = [await told(), await numbers(/^(\d+) in/)];
+        ok(before[0].trim().length > 0 && before[1] === 1, `answer and pictures: ${before}`);
+        await page.reload();
+        await last(page).waitFor();
+        equal(await told(), before, "after the reload");
+        await talk(page, "And now?", 8);
+        const cached = await numbers(/(\d+) of them cached/);
+        ok(cached > read - 40, `of ${read} positions only ${cached} were found again`);
         return page;
     },
 
