@@ -46,6 +46,9 @@ NOT_RUN = {  # a beginning: why
     "cc plan.c": "the same", "cc text.c": "the same",
     "scripts/build_deb": "builds everything anew; tests/test_packages.py runs it",
     "scripts/build_static": "the same",
+    "scripts/lint": "half a minute, or half an hour, on the tree that this test is in",
+    "scripts/coverage": "builds everything anew and runs every test",
+    "scripts/load_server": "minutes of load; tests/serve/test_load.py runs it",
     "waste verify kl.waste --against release": "needs the release that kl.waste was made from; "
                                                "tests/cli/test_convert.py has both",
     "/usr/bin/python3 scripts/train_demo.py": "trains for an hour",
@@ -201,7 +204,7 @@ OTHERS = {  # of other programs: which
     "--bs": "fio", "--direct": "fio", "--rw": "fio", "--norandommap": "fio", "--iodepth": "fio",
     "--bench": "an older check_gemv, in the record of what was tried", "--ioengine": "fio",
     "--prefer-static": "meson",
-    "--rwa": "a misspelling that is the example", "--minutes": "build/tests/soak",
+    "--nice": "an option that was tried and dropped", "--rwa": "a misspelling that is the example", "--minutes": "build/tests/soak",
 }
 
 
