@@ -368,7 +368,7 @@ static void prefill(struct turn *t, waste_item *item)
 {
     struct cli *c = t->by->c;
     size_t at = t->n_reused, kept = at, to;
-    double ms;
+    double ms = 0;
 
     c->prompt_done = 0;
     c->prompt_total = t->n_ids - at;
