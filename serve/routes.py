@@ -24,6 +24,7 @@ from serve.stream import Exchange, Sse, at_once, streamed
 
 ALLOWED_HEADERS = ("Authorization, Content-Type, X-Api-Key, Idempotency-Key, Anthropic-Version, "
                    "Anthropic-Beta, OpenAI-Organization, OpenAI-Project, X-Conversation-Id")
+WATCHED = ("/live", "/metrics")  # what tells of others' requests
 BODIES = PICTURES = 4  # times the largest body: bodies that are read, pictures that wait
 OUT_OF_SCOPE = {"/v1/embeddings": "embeddings", "/v1/rerank": "reranking",
                 "/v1/images/generations": "making images", "/v1/audio/speech": "audio",
@@ -137,6 +138,8 @@ class Routes:
             handler = self._route(request.http)
             if request.http.method == "OPTIONS":
                 return web.Response(status=204, headers={**headers, **handler})
+            if self._known(request.path) in WATCHED:
+                self._check_host(request.http)
             self._authenticate(request)
             if request.http.method == "POST":
                 request.read = Share(self.bodies)
@@ -202,22 +205,42 @@ class Routes:
                 raise ApiError(403, f"pages of {origin} may not use this server "
                                     "(--cors-origin allows them)")
             return {}
-        return {"Access-Control-Allow-Origin": origin, "Vary": "Origin",
-                "Access-Control-Allow-Headers": ALLOWED_HEADERS,
-                "Access-Control-Expose-Headers": "Retry-After, X-Request-Id",
-                "Access-Control-Max-Age": "600"}
+        allow = {"Access-Control-Allow-Origin": origin, "Vary": "Origin",
+                 "Access-Control-Allow-Headers": ALLOWED_HEADERS,
+                 "Access-Control-Expose-Headers": "Retry-After, X-Request-Id",
+                 "Access-Control-Max-Age": "600"}
+        asked = http.headers.get("Access-Control-Request-Headers")
+        if asked:  # clients of pages bring more than anybody can list: X-Stainless-*, ...
+            allow["Access-Control-Allow-Headers"] += ", " + asked
+        if http.headers.get("Access-Control-Request-Private-Network") == "true":
+            allow["Access-Control-Allow-Private-Network"] = "true"
+        return allow
 
     def _allowed(self, origin, host):
         allowed = self.options.cors_origin or []
         if "*" in allowed or origin in allowed:
             return True
-        url = urllib.parse.urlsplit(origin)
+        url = _split(origin)
         if url.scheme not in ("http", "https") or not url.hostname:
             return False
         if url.hostname == "localhost" or _is_address(url.hostname, loopback=True):
             return True
         own = url.netloc.lower() == host.lower()  # our own page, under a name nobody can rebind
         return own and (_is_address(url.hostname) or bool(self.keys))
+
+    def _check_host(self, http):
+        """A browser sends no Origin with what a page gets from its own host. If that host's name was
+        made to lead here, the page is a stranger's all the same, and may not watch."""
+        here = http.transport and http.transport.get_extra_info("sockname")
+        loopback = isinstance(here, tuple) and _is_address(here[0], loopback=True)
+        host = http.headers.get("Host", "")
+        name = _split("//" + host).hostname or ""
+        if not loopback or self.keys or http.headers.get("Origin") or "." not in name \
+                or _is_address(name) or name.endswith(".localhost"):
+            return
+        if not any(self._allowed(f"{scheme}://{host}", host) for scheme in ("http", "https")):
+            raise ApiError(403, f"{http.path} is not told under the name {name} without a key "
+                                f"(--cors-origin http://{host} allows it)")
 
     def _authenticate(self, request):
         if not self.keys or self._known(request.path) in self.open_paths:
@@ -554,6 +577,13 @@ def _sums(ended):
             "completion_tokens": sum(x.generated for x in u), "reason": ended[0].reason,
             "queued_ms": round(u[0].queued_ms, 1), "prefill_ms": round(u[0].prefill_ms, 1),
             "decode_ms": round(u[0].decode_ms, 1)}
+
+
+def _split(url):
+    try:
+        return urllib.parse.urlsplit(url)
+    except ValueError:  # http://[
+        return urllib.parse.urlsplit("")
 
 
 def _is_address(host, loopback=False):

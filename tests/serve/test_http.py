@@ -215,7 +215,8 @@ def test_requests_of_a_key_are_counted(tmp_path):
 
 
 def test_pages_of_strangers_are_turned_away(server):
-    for origin in ("https://evil.example", "null", f"http://evil.example:{server.port}"):
+    for origin in ("https://evil.example", "null", f"http://evil.example:{server.port}", "http://[",
+                   "http://localhost@evil.example", "http://127.0.0.1.evil.example", "file://"):
         answer = server.post(CHAT, HI, Origin=origin, Host=f"evil.example:{server.port}")
         assert answer.status == 403, origin
         assert "Access-Control-Allow-Origin" not in answer.headers
@@ -226,6 +227,31 @@ def test_pages_of_strangers_are_turned_away(server):
         "Origin": "http://127.0.0.1:8080", "Access-Control-Request-Method": "POST"})
     assert preflight.status == 204 and "POST" in preflight.headers["Access-Control-Allow-Methods"]
     assert "Authorization" in preflight.headers["Access-Control-Allow-Headers"]
+
+
+def test_a_page_that_may_ask_may_send_any_header(server):
+    """OpenAI's client sends its own, of which a browser asks first."""
+    def asked(origin):
+        return server.ask("OPTIONS", CHAT, None, {
+            "Origin": origin, "Access-Control-Request-Method": "POST",
+            "Access-Control-Request-Headers": "x-stainless-os, authorization",
+            "Access-Control-Request-Private-Network": "true"}).headers
+
+    mine, theirs = asked("http://localhost:3000"), asked("https://evil.example")
+    assert "x-stainless-os" in mine["Access-Control-Allow-Headers"]
+    assert mine["Access-Control-Allow-Private-Network"] == "true"
+    assert not [name for name in theirs if name.startswith("Access-Control")]
+
+
+def test_a_name_that_leads_here_does_not_make_a_page_ours(server):
+    """DNS rebinding: the page and its requests have one origin, of which a GET says nothing."""
+    for path in ("/live", "/metrics"):
+        for host in ("evil.example", f"evil.example:{server.port}", "127.0.0.1.evil.example"):
+            assert server.get(path, Host=host).status == 403, (path, host)
+        for host in ("localhost", f"127.0.0.1:{server.port}", "[::1]:80", "a.localhost", "waste"):
+            assert server.get(path, Host=host).status == 200, (path, host)
+    with Server("--cors-origin", "https://chat.example") as s:
+        assert s.ready().get("/live", Host="chat.example").status == 200
 
 
 def test_origins_can_be_allowed():
