@@ -15,6 +15,7 @@ BUDGETS = ((4096, "low"), (16384, "high"))
 
 
 def options(f):
+    openai.refuse(f, ("mcp_servers", "container"))
     o = openai.Options(stream=f.boolean("stream"))
     o.max_tokens = f.integer("max_tokens", 1, 2**31 - 1)
     if o.max_tokens is None:
