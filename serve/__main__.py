@@ -88,7 +88,7 @@ def arguments():
                                 formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     p.add_argument("model", metavar="MODEL", help="a container's directory")
     g = p.add_argument_group("where")
-    g.add_argument("--host", default="127.0.0.1", help="address to listen on")
+    g.add_argument("--host", type=word, default="127.0.0.1", help="address to listen on")
     g.add_argument("--port", type=port, default=8000, help="0: any")
     g.add_argument("--unix", type=word, metavar="PATH",
                    help="listen on a Unix socket, and on nothing else")

@@ -30,6 +30,7 @@ class Options:
     logprobs: int = None  # how many alternatives; None: no log-probabilities at all
     timeout: float = None
     thinking_budget: int = None  # tokens of reasoning
+    limited_by: str = None  # the member that the answer's grammar comes from
 
 
 def identifier(prefix):
@@ -333,6 +334,9 @@ class ChatAnswer(Answer):
     def end(self, index, ended):
         self.ended[index] = ended
         reason = self.choices[index]["finish_reason"] = finish_reason(ended)
+        message = self.choices[index]["message"]
+        if message["content"] is None and not message.get("tool_calls"):
+            message["content"] = ""  # null is for calls alone: clients strip() it
         chunk = self._delta(index, {}, None, reason)
         chunk["waste"] = extension(ended, self.effort)
         return [chunk]

@@ -441,6 +441,7 @@ class Routes:
             options.settings.update(close_ids=r.prompt.close_ids,
                                     close_after=options.thinking_budget)
         request.note.update(note=r.prompt.note or None, images=len(r.pictures) or None)
+        options.limited_by = constrain.limited_by(f.value)
         answer = answer(r.prompt)
         f.value.clear()
         return await self._chat_answer(request, options, r, answer, sse)
@@ -464,6 +465,7 @@ class Routes:
         if options.max_tokens is None:
             options.max_tokens = 16  # what OpenAI's clients expect of this endpoint
         options.settings.update(constrain.of_text(f))
+        options.limited_by = "json_schema" if f.get("json_schema") else "grammar"
         self._check_room()
         ids, text = await self._text_prompt(f)
         readers = [TextReader(self.tokenizer, options.stops, options.logprobs is not None)

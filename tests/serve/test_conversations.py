@@ -128,6 +128,12 @@ def test_logprobs_of_a_chat_are_its_tokens(server):
     assert streamed == content
 
 
+def test_an_answer_of_nothing_is_a_text(server):
+    """Clients strip() it. null says that there are calls instead."""
+    choice = server.chat("Hello!", logit_bias={"4098": 100})["choices"][0]
+    assert choice["message"]["content"] == "" and choice["finish_reason"] == "stop"
+
+
 def test_stop_strings_end_an_answer_before_themselves(server):
     whole = server.chat(QUESTION, 40)["choices"][0]["message"]["content"]
     words = whole.split()

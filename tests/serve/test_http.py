@@ -112,6 +112,9 @@ def test_anthropic_errors_have_its_form(server):
     assert answer.json["error"]["type"] == "invalid_request_error"
 
 
+ENDLESS = {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}
+
+
 @pytest.mark.parametrize("change, param", [
     ({"messages": []}, "messages"), ({"messages": "x"}, "messages"), ({"messages": None}, "messages"),
     ({"messages": [3]}, "messages[0]"), ({"messages": [{"content": "x"}]}, "messages[0].role"),
@@ -127,11 +130,45 @@ def test_anthropic_errors_have_its_form(server):
     ({"grammar": "root ::= .", "response_format": {"type": "json_object"}}, "response_format"),
     ({"messages": [{"role": "user", "content": [
         {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]}]},
-     "messages[0].content[0]")])
+     "messages[0].content[0]"),
+    ({"logit_bias": {"999999": 1}}, "logit_bias"), ({"stop": "x" * 1000000}, "stop"),
+    ({"response_format": {"type": "json_schema", "json_schema": {"schema": ENDLESS}}},
+     "response_format"), ({"grammar": 'root ::= "a" root'}, "grammar")])
 def test_r2_refusals_name_the_member(server, change, param):
     answer = server.post(CHAT, {**HI, **change})
     assert answer.status == 400, answer.body
     assert (answer.error["param"] or "").startswith(param), answer.error
+
+
+@pytest.mark.parametrize("path, change, param", [
+    ("/v1/messages", {"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking"),
+    ("/v1/messages", {"tools": [{"name": "a", "strict": True, "input_schema": {"not": {}}}]},
+     "tools[0].input_schema"),
+    ("/v1/messages", {"tools": [{"name": "a"}], "tool_choice": {"type": "tool", "name": "b"}},
+     "tool_choice.name"),
+    ("/v1/messages", {"output_config": {"format": {"type": "json_schema", "schema": {"not": {}}}}},
+     "output_format"),
+    ("/v1/messages", {"system": "Be brief.", "messages": [{"role": "user", "content": [
+        {"type": "tool_result", "tool_use_id": "x", "content": "y"}]}]}, "messages[0]"),
+    ("/v1/responses", {"reasoning": {"effort": "low"}}, "reasoning.effort"),
+    ("/v1/responses", {"tools": [{"type": "function", "name": "a", "strict": True,
+                                  "parameters": {"not": {}}}]}, "tools[0].parameters"),
+    ("/v1/responses", {"text": {"format": {"type": "json_schema", "name": "n",
+                                           "schema": {"not": {}}}}}, "text.format"),
+    ("/v1/responses", {"text": {"format": {"type": "json_schema", "name": "n",
+                                           "schema": ENDLESS}}}, "text.format"),
+    ("/v1/responses", {"instructions": "Be brief.", "input": [
+        {"role": "user", "content": "a"},
+        {"type": "function_call_output", "call_id": "x", "output": "y"}]}, "input[1]")])
+def test_r2_refusals_name_the_member_as_its_dialect_has_it(server, path, change, param):
+    answer = server.post(path, {**HI, "max_tokens": 2, "max_output_tokens": 2, "input": "Hello!",
+                                **change})
+    assert answer.status == 400, answer.body
+    message = answer.error["message"]
+    if path == "/v1/messages":
+        assert message.startswith(param) and message.count(param) == 1, message
+    else:
+        assert answer.error["param"].startswith(param), answer.error
 
 
 def test_t24_no_client_error_is_a_500(server):
@@ -439,7 +476,7 @@ def test_what_cannot_be_served_is_said_before_anybody_asks(tmp_path):
 
 
 @pytest.mark.parametrize("option", ["--usage", "--cpus", "--think", "--unix", "--state-dir",
-                                    "--api-key"])
+                                    "--api-key", "--host"])
 def test_an_option_whose_text_is_empty_is_refused(option):
     """An empty key would let in whoever brings none; an empty path would be no path at all."""
     assert f"argument {option}: it is empty" in refused_to_start(option, "", code=2)

@@ -196,13 +196,29 @@ def test_anthropic_conversations_become_ours():
      "messages[0].content[0].type"),
     ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
     ({"messages": [], "tools": [{"type": "bash_20250124"}]}, "tools[0].type"),
-    ({"messages": [3]}, "messages[0]")])
+    ({"messages": [3]}, "messages[0]"), ({"messages": [{"role": "user"}]}, "messages[0].content"),
+    ({"messages": [], "output_format": {"type": "text"}}, "output_format.type")])
 def test_anthropic_refusals_name_the_member(body, param):
     assert refused(anthropic.conversation, Fields(body)).param == param
 
 
 def test_anthropic_needs_max_tokens():
     assert refused(anthropic.options, Fields({})).param == "max_tokens"
+
+
+def test_anthropic_turns_without_words_are_kept():
+    body = anthropic.conversation(Fields({"messages": [
+        {"role": "user", "content": "a"}, {"role": "assistant", "content": []},
+        {"role": "user", "content": []}]}))
+    assert [m["role"] for m in body["messages"]] == ["user", "assistant", "user"]
+
+
+def test_anthropic_structured_outputs_are_a_response_format():
+    schema = {"type": "object"}
+    wanted = {"type": "json_schema", "schema": schema}
+    for members in ({"output_format": wanted}, {"output_config": {"format": wanted}}):
+        body = anthropic.conversation(Fields({"messages": [], **members}))
+        assert body["response_format"]["json_schema"]["schema"] == schema
 
 
 @pytest.mark.parametrize("member, value", [
@@ -250,6 +266,13 @@ def test_responses_refusals_name_the_member(body, param):
     assert refused(responses.conversation, Fields(body)).param == param
 
 
+@pytest.mark.parametrize("item, param", [
+    ({"role": "user"}, "input[0].content"),
+    ({"type": "function_call_output", "call_id": "c"}, "input[0].output")])
+def test_responses_items_without_content_are_refused(item, param):
+    assert refused(responses.conversation, Fields({"input": [item]})).param == param
+
+
 @pytest.mark.parametrize("member", ["previous_response_id", "conversation", "background"])
 def test_responses_have_no_memory_and_say_so(member):
     assert refused(responses.options, Fields({member: "x"}), 0.0).param == member
@@ -264,4 +287,6 @@ def test_errors_have_each_dialects_form():
                                   "param": "temperature", "code": "c"}}
     assert e.body("anthropic") == {"type": "error", "error": {
         "type": "invalid_request_error", "message": "temperature: too hot"}}
+    e = ApiError(400, "max_tokens is missing", "max_tokens")
+    assert e.body("anthropic")["error"]["message"] == "max_tokens is missing", "not twice"
     assert busy("full", 7).headers == {"Retry-After": "7"}
