@@ -328,6 +328,26 @@ def test_a_unix_socket_takes_the_place_of_nothing_but_a_dead_one(tmp_path):
         assert s.ready().health()["status"] == "ok"
 
 
+def test_a_server_that_ends_leaves_the_socket_of_its_successor(tmp_path):
+    with Server(unix=str(tmp_path / "s")) as old:
+        old.ready()
+        (tmp_path / "s").unlink()
+        with Server(unix=str(tmp_path / "s")) as new:
+            new.ready()
+            assert old.stop() == 0
+            assert new.health()["status"] == "ok"
+
+
+def test_where_it_cannot_listen_is_said(server, tmp_path):
+    long = tmp_path / ("s" * 120)
+    for options, words in ((("--unix", tmp_path / "no" / "s"), "No such file"), (("--unix", long), ""),
+                           (("--port", server.port), "in use"), (("--host", "1.2.3.4"), "assign"),
+                           (("--host", "nowhere.invalid"), "")):
+        said = refused_to_start(*options).strip()
+        assert f"{options[0]} {options[1]}" in said and words in said, said
+        assert "Errno" not in said and said.count("\n") == 0, said
+
+
 # ---- R12: limits ----
 
 
