@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import ipaddress
+import logging
 import os
 import time
 import urllib.parse
@@ -147,13 +148,19 @@ class Routes:
             request.http.protocol.body_is_read()
             response = await handler(request)
         except ApiError as e:
-            request.note["error"] = e.message
+            self._note(request, e)
             response = json_response(e.body(dialect), e.status, e.headers)
             if e.status in (401, 403, 408, 411, 413, 415, 503):
                 response.force_close()  # the body may not have been read
         if not response.prepared:
             response.headers.update(self._headers(request))
         return response
+
+    def _note(self, request, error):
+        """For the log. What is wrong with a request may quote it: that is told when debugging."""
+        quotes = error.status == 400 and not self.log.isEnabledFor(logging.DEBUG)
+        request.note["error"] = (error.code or "invalid_request") if quotes else error.message
+        request.note["param"] = error.param
 
     def _headers(self, request):
         return {"X-Request-Id": request.id, **self._cors(request.http, refuse=False)}
@@ -162,7 +169,7 @@ class Routes:
         http = request.http
         self.metrics.request(self._known(http.path), status, seconds)
         quiet = http.path in ("/health", "/metrics") and status == 200
-        self.log.log(10 if quiet else 20, "request", extra={
+        self.log.log(logging.DEBUG if quiet else logging.INFO, "request", extra={
             "id": request.id, "method": http.method, "path": http.path, "status": status,
             "ms": round(seconds * 1e3, 1), "key": request.key, **request.note})
 
@@ -563,6 +570,8 @@ class Routes:
         finally:
             exchange.detach(listener)
             request.note.update(_sums(exchange.answer.ended))
+            if exchange.error:  # of a stream that has begun the status says nothing
+                self._note(request, exchange.error)
 
 
 def engine_text(tokenizer, ids):

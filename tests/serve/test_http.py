@@ -575,6 +575,23 @@ def test_logs_are_json_without_texts(server):
     assert last["status"] == 200 and last["path"] == CHAT and last["completion_tokens"] == 4
 
 
+def test_what_is_wrong_with_a_request_is_logged_without_its_words(server):
+    """Symptom without it: who confuses two members has a prompt in the log."""
+    for change in ({"messages": [{"role": "xyzzy plugh", "content": "user"}]},
+                   {"logit_bias": {"xyzzy plugh": 1}}, {"tool_choice": "xyzzy plugh"},
+                   {"logit_bias": {"999999": 1}}):
+        answer = server.post(CHAT, {**HI, **change})
+        assert answer.status == 400
+        name = answer.headers["X-Request-Id"]
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline and name not in {
+                e["id"] for e in server.events("request")}:
+            time.sleep(0.01)
+        logged = [e for e in server.events("request") if e["id"] == name][0]
+        assert logged["error"] and logged["param"] == answer.error["param"]
+    assert "plugh" not in "".join(filter(None, server.lines))
+
+
 def test_twenty_clients_at_once_get_their_own_answers(server):
     alone = {i: server.chat(f"Tell me about {i} ships.", 8, seed=i) for i in range(5)}
     got, threads = {}, []
