@@ -24,7 +24,7 @@ static json_t *kinds_json(const struct compare_error *x)
 
 static bool is_good(const struct compare_result *r)
 {
-    return !r->n_over && !r->n_different;
+    return !r->n_over && !r->n_different && !r->config[0];
 }
 
 static int print_json(struct cli *c, const struct compare_result *r, double seconds)
@@ -38,12 +38,13 @@ static int print_json(struct cli *c, const struct compare_result *r, double seco
         if (r->layer[l][0].n)
             json_object_set_new(layers, key, kinds_json(r->layer[l]));
     }
-    return say_json(c, json_pack("{s:b, s:o, s:o, s:f, s:I, s:i, s:I, s:i, s:s, s:f}", "good",
-                                 is_good(r), "errors", kinds_json(r->all), "layers", layers,
-                                 "limit", r->limit, "over_limit", (json_int_t)r->n_over,
-                                 "trunk_tensors", (int)r->n_trunk, "trunk_rows",
-                                 (json_int_t)r->trunk_rows, "trunk_different", (int)r->n_different,
-                                 "first_different", r->different, "seconds", seconds));
+    return say_json(c,
+                    json_pack("{s:b, s:o, s:o, s:f, s:I, s:i, s:I, s:i, s:s, s:s, s:f}", "good",
+                              is_good(r), "errors", kinds_json(r->all), "layers", layers, "limit",
+                              r->limit, "over_limit", (json_int_t)r->n_over, "trunk_tensors",
+                              (int)r->n_trunk, "trunk_rows", (json_int_t)r->trunk_rows,
+                              "trunk_different", (int)r->n_different, "first_different",
+                              r->different, "config_different", r->config, "seconds", seconds));
 }
 
 static int print_text(struct cli *c, const struct compare_result *r, double seconds)
@@ -63,6 +64,8 @@ static int print_text(struct cli *c, const struct compare_result *r, double seco
     if (r->n_different)
         printf("trunk: %u of %u tensors are not what the source gives, the first is %s\n",
                r->n_different, r->n_trunk, r->different);
+    if (r->config[0])
+        printf("configuration: %s is not what the source has\n", r->config);
     printf("%llu matrices and %u tensors of the trunk in %.1f s: ", (unsigned long long)n,
            r->n_trunk, seconds);
     if (r->n_over)

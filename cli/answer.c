@@ -25,7 +25,7 @@ void answer_close(struct answer *a)
     waste_stops_close(a->stops);
     free(a->bytes);
     free(a->text);
-    free(a->whole);
+    buf_release(&a->whole);
     *a = (struct answer){0};
 }
 
@@ -49,22 +49,6 @@ static bool reserve(struct answer *a, size_t len)
     return true;
 }
 
-static bool collect(struct answer *a)
-{
-    if (a->whole_room - a->whole_len <= a->len) {
-        size_t room = 2 * (a->whole_len + a->len) + 64;
-        char *p = realloc(a->whole, room);
-
-        if (!p)
-            return false;
-        a->whole = p;
-        a->whole_room = room;
-    }
-    memcpy(a->whole + a->whole_len, a->text, a->len);
-    a->whole_len += a->len;
-    return true;
-}
-
 int answer_feed(struct answer *a, const char *bytes, size_t len, bool last, struct err *e)
 {
     size_t n;
@@ -74,7 +58,7 @@ int answer_feed(struct answer *a, const char *bytes, size_t len, bool last, stru
         return err_set(e, ERR_NOMEM, "a token of %zu bytes", len);
     n = waste_stops_feed(a->stops, bytes, len, last, a->bytes, &a->matched);
     a->len = waste_utf8_feed(&a->utf8, a->bytes, n, last || a->matched >= 0, a->text);
-    if (a->keep && !collect(a))
-        return err_set(e, ERR_NOMEM, "an answer of %zu bytes", a->whole_len);
-    return 0;
+    if (a->keep)
+        buf_put(&a->whole, a->text, a->len);
+    return a->whole.failed ? err_set(e, ERR_NOMEM, "an answer of %zu bytes", a->whole.n) : 0;
 }

@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "base/buf.h"
 #include "base/err.h"
 #include "waste.h"
 
@@ -20,8 +21,7 @@ struct answer {
     size_t len;
     int32_t matched; /* index of the stop string that ended it; -1 */
     bool keep;       /* collect everything in `whole` */
-    char *whole;
-    size_t whole_len, whole_room;
+    struct buf whole;
 };
 
 /* Stop strings are copied. ERR_ARG: an empty one; ERR_NOMEM. */

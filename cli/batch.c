@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/hash.h"
 #include "cli/nearest.h"
 #include "cli/pictures.h"
 #include "cli/prompt.h"
@@ -42,19 +43,9 @@ struct batch {
 
 /* ---- which request an answer is of ---- */
 
-#define HASH_BEGIN 0xcbf29ce484222325u
-
-/* FNV-1a: no adversary, and a name for 64 bits of difference. */
-static uint64_t hash(uint64_t h, const void *bytes, size_t n)
-{
-    for (const unsigned char *p = bytes; n--; p++)
-        h = (h ^ *p) * 0x100000001b3u;
-    return h;
-}
-
 static uint64_t hash_text(uint64_t h, const char *text)
 {
-    return text ? hash(h, text, strlen(text) + 1) : hash(h, "", 1);
+    return text ? hash_bytes(h, text, strlen(text) + 1) : hash_bytes(h, "", 1);
 }
 
 static uint64_t hash_settings(const struct opts *o)
@@ -74,17 +65,17 @@ static uint64_t hash_settings(const struct opts *o)
         o->raw,
         (double)o->think_limit,
     };
-    uint64_t h = hash(HASH_BEGIN, numbers, sizeof(numbers));
+    uint64_t h = hash_bytes(HASH_BEGIN, numbers, sizeof(numbers));
 
     h = hash_text(hash_text(h, o->system), o->think);
     if (o->vision) /* without it a picture is a line's error */
-        h = hash(h, "vision", 6);
+        h = hash_bytes(h, "vision", 6);
     if (o->image_patches)
-        h = hash(h, &o->image_patches, sizeof(o->image_patches));
+        h = hash_bytes(h, &o->image_patches, sizeof(o->image_patches));
     for (unsigned i = 0; i < o->n_stop; i++)
         h = hash_text(h, o->stop[i]);
     for (unsigned i = 0; i < o->n_bias; i++)
-        h = hash(h, &o->bias[i], sizeof(o->bias[i]));
+        h = hash_bytes(h, &o->bias[i], sizeof(o->bias[i]));
     return h;
 }
 
@@ -117,7 +108,7 @@ static int hash_file(struct batch *b, uint64_t *h, const char *dir, const char *
         return errno == ENOENT ? 0 : fail(b->c, EXIT_RUNTIME, NULL, path, "%s", strerror(errno));
     *h = hash_text(*h, name);
     while ((n = fread(bytes, 1, sizeof(bytes), f)) > 0)
-        *h = hash(*h, bytes, n);
+        *h = hash_bytes(*h, bytes, n);
     n = (size_t)ferror(f);
     fclose(f);
     return n ? fail(b->c, EXIT_RUNTIME, NULL, path, "cannot be read") : 0;
@@ -146,7 +137,7 @@ static void name_grammar(struct batch *b, const struct text *grammar)
         strcpy(name, "none");
         return;
     }
-    hash_name(name + 2, hash(HASH_BEGIN, grammar->bytes, grammar->len));
+    hash_name(name + 2, hash_bytes(HASH_BEGIN, grammar->bytes, grammar->len));
     name[0] = b->c->opts.json_schema ? 's' : 'g';
     name[1] = ':';
 }
@@ -215,7 +206,7 @@ static int split(struct batch *b)
         }
         if (len)
             b->requests[b->n++] = (struct request){
-                .text = at, .len = len, .line = line, .hash = hash(b->settings, at, len)};
+                .text = at, .len = len, .line = line, .hash = hash_bytes(b->settings, at, len)};
         at = stop ? stop + 1 : end;
     }
     return 0;
@@ -681,8 +672,7 @@ static void end_answer(json_t *o, struct turn *t, const struct asked *a)
 {
     json_t *message = t->reply ? turn_message(t) : NULL;
 
-    json_object_set_new(o, "text",
-                        json_text(t->answer.whole ? t->answer.whole : "", t->answer.whole_len));
+    json_object_set_new(o, "text", json_text(buf_all(&t->answer.whole).s, t->answer.whole.n));
     put(o, message, "reasoning_content", "reasoning");
     put(o, message, "tool_calls", "tool_calls");
     json_object_set_new(o, "finish", json_string(finish_name(t, message)));
@@ -691,7 +681,7 @@ static void end_answer(json_t *o, struct turn *t, const struct asked *a)
     json_object_set_new(o, "usage",
                         json_pack("{s:I, s:I, s:I}", "prompt_tokens", (json_int_t)t->n_ids,
                                   "completion_tokens", (json_int_t)t->n_generated, "total_tokens",
-                                  (json_int_t)(t->n_ids + t->n_generated)));
+                                  (json_int_t)t->n_ids + (json_int_t)t->n_generated));
     if (a->opts.temp > 0)
         json_object_set_new(o, "seed", json_u64(a->opts.seed));
     json_object_set_new(o, "ms", json_real((t->prefill_s + t->decode_s) * 1e3));

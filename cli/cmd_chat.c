@@ -30,7 +30,7 @@ static bool show(struct turn *t, const waste_item *item, double ms)
 static json_t *answer_json(struct turn *t, const json_t *message)
 {
     json_t *o = json_pack("{s:s, s:o, s:I, s:I, s:I, s:f, s:f}", "stop", end_name(t->end), "text",
-                          json_text(t->answer.whole ? t->answer.whole : "", t->answer.whole_len),
+                          json_text(buf_all(&t->answer.whole).s, t->answer.whole.n),
                           "prompt_tokens", (json_int_t)t->n_ids, "reused_tokens",
                           (json_int_t)t->n_reused, "generated_tokens", (json_int_t)t->n_generated,
                           "prefill_s", t->prefill_s, "decode_s", t->decode_s);

@@ -11,6 +11,7 @@
 #include "cli/prompt.h"
 #include "cli/talk.h"
 #include "cli/turn.h"
+#include "cli/units.h"
 
 enum { BATCH_CHECKPOINTS = 2 };
 
@@ -53,14 +54,9 @@ static bool show(struct turn *t, const waste_item *item, double ms)
     } else {
         line = json_pack("{s:n, s:o}", "token", "text", json_text(a->text, a->len));
     }
-    if (line && t->reasoning.len)
-        json_object_set_new(line, "reasoning", json_text(t->reasoning.text, t->reasoning.len));
+    if (line && t->reasoning.n)
+        json_object_set_new(line, "reasoning", json_text(t->reasoning.s, t->reasoning.n));
     return !say_json(r->c, line);
-}
-
-static double rate(double n, double seconds)
-{
-    return seconds > 0 && n > 0 ? n / seconds : 0;
 }
 
 /* What a chat format knows of an answer besides its text. */
@@ -93,14 +89,13 @@ static json_t *summary_json(struct run *r, const struct tally *d)
 {
     const struct opts *o = &r->c->opts;
     struct turn *t = &r->turn;
-    json_t *s =
-        json_pack("{s:b, s:s, s:o, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:o}", "done", 1, "stop",
-                  end_name(t->end), "text",
-                  json_text(t->answer.whole ? t->answer.whole : "", t->answer.whole_len),
-                  "prompt_tokens", (json_int_t)t->n_ids, "generated_tokens",
-                  (json_int_t)t->n_generated, "prefill_s", t->prefill_s, "decode_s", t->decode_s,
-                  "prefill_tok_per_s", rate((double)t->n_fed, prompt_s(t, d)), "tok_per_s",
-                  turn_rate(t), "temperature", o->temp, "seed", json_u64(o->seed));
+    json_t *s = json_pack(
+        "{s:b, s:s, s:o, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:o}", "done", 1, "stop",
+        end_name(t->end), "text", json_text(buf_all(&t->answer.whole).s, t->answer.whole.n),
+        "prompt_tokens", (json_int_t)t->n_ids, "generated_tokens", (json_int_t)t->n_generated,
+        "prefill_s", t->prefill_s, "decode_s", t->decode_s, "prefill_tok_per_s",
+        per_second((double)t->n_fed, prompt_s(t, d)), "tok_per_s", turn_rate(t), "temperature",
+        o->temp, "seed", json_u64(o->seed));
 
     if (s && (tally_json(s, d) ||
               (o->profile && json_object_set_new(s, "profile", profile_json(&r->profile))))) {
@@ -133,7 +128,7 @@ static void closing_lines(const struct run *r, const struct tally *d)
         note(r->c, "prompt   %zu of %zu token%s", t->n_fed, t->n_ids, plural(t->n_ids));
     else
         note(r->c, "prompt   %zu token%s, %.2f tok/s", t->n_fed, plural(t->n_fed),
-             rate((double)t->n_fed, prompt_s(t, d)));
+             per_second((double)t->n_fed, prompt_s(t, d)));
     note(r->c, "answer   %u token%s, %.2f tok/s, ended by %s%s%s%s", t->n_generated,
          plural(t->n_generated), turn_rate(t), end_text(t->end), t->end == END_STRING ? " \"" : "",
          t->end == END_STRING ? r->c->opts.stop[t->answer.matched] : "",

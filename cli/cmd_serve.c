@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "cli/load.h"
+#include "cli/places.h"
 
 enum { ARGS_MAX = 256 };
 
@@ -18,24 +19,16 @@ struct home { /* of the package serve/, and of the library it loads */
     char package[PATH_MAX], library[PATH_MAX];
 };
 
-/* A program that was not installed uses what it was built with. */
-static bool runs_from_build(void)
-{
-    char self[PATH_MAX];
-    ssize_t n = readlink("/proc/self/exe", self, sizeof(self));
-    size_t len = strlen(WASTE_BUILD_ROOT);
-
-    return n > 0 && (size_t)n > len && !memcmp(self, WASTE_BUILD_ROOT, len) && self[len] == '/';
-}
-
 static int find_home(struct cli *c, struct home *h)
 {
     char main_file[PATH_MAX + 32];
-    bool built = runs_from_build();
 
-    snprintf(h->package, sizeof(h->package), "%s", built ? WASTE_SOURCE_ROOT : WASTE_SERVE_DIR);
-    snprintf(h->library, sizeof(h->library), "%s",
-             built ? WASTE_BUILD_ROOT "/include/libwaste.so" : WASTE_LIBDIR "/libwaste.so.0");
+    if (place_is_build()) {
+        *h = (struct home){WASTE_SOURCE_ROOT, WASTE_BUILD_ROOT "/include/libwaste.so"};
+    } else {
+        place_installed(WASTE_DATADIR "/waste", h->package);
+        place_installed(WASTE_LIBDIR "/libwaste.so.0", h->library);
+    }
     snprintf(main_file, sizeof(main_file), "%s/serve/__main__.py", h->package);
     if (access(main_file, R_OK))
         return fail(c, EXIT_RUNTIME, "It comes with the program: install that again.", main_file,

@@ -157,7 +157,8 @@ int config_apply(const struct config *c, struct opts *o, const char *model, unsi
         for (unsigned i = 0; i < c->n; i++) {
             const struct config_line *l = &c->lines[i];
 
-            if (sections ? !l->model || !model || !is_model(l->model, model) : l->model != NULL)
+            if (sections != (l->model != NULL) ||
+                (l->model && (!model || !is_model(l->model, model))))
                 continue;
             o->line = l->line;
             if (opts_file(o, l->name, l->value, command, e))

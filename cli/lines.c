@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/buf.h"
 #include "cli/prompt.h"
 #include "cli/term.h"
 
@@ -319,29 +320,12 @@ bool lines_edits(const struct lines *l)
     return l->el != NULL;
 }
 
-struct message {
-    char *text;
-    size_t len, room;
-};
-
-static bool message_add(struct message *m, const char *bytes, size_t n)
+static bool message_add(struct buf *m, const char *bytes, size_t n)
 {
-    if (m->room - m->len <= n) {
-        size_t room = 2 * (m->len + n) + 64;
-        char *more = realloc(m->text, room);
-
-        if (!more) {
-            errno = ENOMEM;
-            return false;
-        }
-        m->text = more;
-        m->room = room;
-    }
-    if (n)
-        memcpy(m->text + m->len, bytes, n);
-    m->len += n;
-    m->text[m->len] = '\0';
-    return true;
+    buf_put(m, bytes, n);
+    if (m->failed)
+        errno = ENOMEM;
+    return !m->failed;
 }
 
 static bool has_quotes(const char *line, size_t len)
@@ -350,11 +334,11 @@ static bool has_quotes(const char *line, size_t len)
 }
 
 /* Take a line into the message; *quoted: inside of """. Returns whether more lines belong to it. */
-static bool take_line(struct message *m, const char *line, size_t len, bool *quoted, bool *ok)
+static bool take_line(struct buf *m, const char *line, size_t len, bool *quoted, bool *ok)
 {
     bool goes_on;
 
-    if (!*quoted && !m->len && has_quotes(line, len)) {
+    if (!*quoted && !m->n && has_quotes(line, len)) {
         *quoted = true;
         line += 3;
         len -= 3;
@@ -363,8 +347,8 @@ static bool take_line(struct message *m, const char *line, size_t len, bool *quo
     }
     if (*quoted && len >= 3 && has_quotes(line + len - 3, 3)) {
         *ok = message_add(m, line, len - 3);
-        if (*ok && len == 3 && m->len && m->text[m->len - 1] == '\n')
-            m->text[--m->len] = '\0'; /* """ on a line of its own */
+        if (*ok && len == 3 && m->n && m->s[m->n - 1] == '\n')
+            m->n--; /* """ on a line of its own */
         return false;
     }
     goes_on = *quoted || (len && line[len - 1] == '\\');
@@ -375,7 +359,7 @@ static bool take_line(struct message *m, const char *line, size_t len, bool *quo
 
 enum lines_got lines_read(struct lines *l, const char *prefill, char **text, size_t *len)
 {
-    struct message m = {0};
+    struct buf m = {0};
     bool quoted = false, ok = true, more = true;
     enum lines_got got = LINES_MESSAGE;
     const char *line;
@@ -387,20 +371,20 @@ enum lines_got lines_read(struct lines *l, const char *prefill, char **text, siz
         got = l->el ? edited_line(l, prefill, &line, &n) : plain_line(l, &line, &n);
         if (got == LINES_MESSAGE)
             more = take_line(&m, line, n, &quoted, &ok);
-        else if (got == LINES_INTERRUPT && (l->typed || m.text))
+        else if (got == LINES_INTERRUPT && (l->typed || m.s))
             got = LINES_CLEARED;
         l->prompt = ". ";
         prefill = NULL;
     }
-    if (!ok)
-        got = LINES_ERROR;
-    if (got == LINES_END && m.text) /* the end ends a message that wanted to go on, too */
+    if (got == LINES_END && m.s) /* the end ends a message that wanted to go on, too */
         got = LINES_MESSAGE;
+    if (!ok || (got == LINES_MESSAGE && !message_add(&m, "", 1)))
+        got = LINES_ERROR;
     if (got != LINES_MESSAGE) {
-        free(m.text);
+        buf_release(&m);
         return got;
     }
-    *text = m.text;
-    *len = m.len;
+    *text = m.s;
+    *len = m.n - 1;
     return got;
 }

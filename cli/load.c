@@ -41,7 +41,7 @@ static const char make_one[] =
 int model_find(struct cli *c, const char *name, char path[PATH_MAX])
 {
     const char *data = getenv("XDG_DATA_HOME");
-    char tried[900] = "";
+    char installed[PATH_MAX], tried[900] = "";
 
     if (!*name)
         return fail(c, EXIT_USAGE, NULL, c->command, "MODEL is empty");
@@ -59,14 +59,11 @@ int model_find(struct cli *c, const char *name, char path[PATH_MAX])
     } else if (look_in(getenv("HOME"), "/.local/share/waste", name, path, tried, sizeof(tried))) {
         return 0;
     }
-#ifdef WASTE_DATADIR
-    if (look_in(WASTE_DATADIR, "/waste", name, path, tried, sizeof(tried)))
+    place_installed(WASTE_DATADIR "/waste", installed);
+    if (look_in(installed, "", name, path, tried, sizeof(tried)))
         return 0;
-#endif
-#ifdef WASTE_SOURCE_SHARE
-    if (look_in(WASTE_SOURCE_SHARE, "", name, path, tried, sizeof(tried)))
+    if (place_is_build() && look_in(WASTE_SOURCE_SHARE, "", name, path, tried, sizeof(tried)))
         return 0;
-#endif
     return fail(c, EXIT_RUNTIME, make_one, name, "no such model: looked for ./%s%s", name, tried);
 }
 

@@ -14,13 +14,6 @@
 
 enum { PREFIX = sizeof("WASTE_") - 1 };
 
-/* Names that people will try, of what this version does not have; "unknown" would send them
- * searching for a spelling. */
-static const char *const later_options[] = {
-    "logprobs",
-    "sampling",
-};
-static const char *const later_variables[] = {"WASTE_MLOCK"};
 static const char *const server_variables[] = {"WASTE_LIB", "WASTE_API_KEY"};
 
 void opts_init(struct opts *o)
@@ -253,8 +246,8 @@ static int set_value(struct opts *o, const struct opt *opt, const char *text, st
     case OPT_BIAS:
         return read_bias(o, text, e);
     case OPT_IMAGE:
-        if (o->n_images == OPTS_IMAGES_MAX)
-            return err_set(e, ERR_ARG, "more than %d images", OPTS_IMAGES_MAX);
+        if (o->n_images == WASTE_IMAGES_MAX)
+            return err_set(e, ERR_ARG, "more than %d images", WASTE_IMAGES_MAX);
         o->image[o->n_images++] = text;
         o->vision = true;
         return 0;
@@ -402,8 +395,6 @@ static int set_variable(struct opts *o, const char *name, const char *value, str
 {
     if (listed(name, server_variables, N_ELEMS(server_variables)))
         return 0;
-    if (listed(name, later_variables, N_ELEMS(later_variables)))
-        return err_set(e, ERR_ARG, "variable %s is not in this version", name);
     for (unsigned i = 0; i < opts_rows; i++) {
         if (!opts_table[i].env || strcmp(opts_table[i].env, name))
             continue;
@@ -439,8 +430,6 @@ static int unknown_option(const char *name, size_t len, struct err *e)
     unsigned n = 0;
 
     snprintf(text, sizeof(text), "%.*s", (int)(len < 40 ? len : 40), name);
-    if (listed(text, later_options, N_ELEMS(later_options)))
-        return err_set(e, ERR_ARG, "--%s is not in this version", text);
     for (unsigned i = 0; i < opts_rows; i++) {
         if (opts_table[i].name)
             names[n++] = opts_table[i].name;

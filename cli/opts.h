@@ -39,7 +39,6 @@ enum { /* commands, as bits: who understands an option */
 enum {
     OPTS_LIST_MAX = 256, /* values of one repeatable option */
     OPTS_ROWS_MAX = 96,  /* rows of the table */
-    OPTS_IMAGES_MAX = 32,
 };
 
 enum opt_origin { /* of a value; each beats those before it */
@@ -66,7 +65,7 @@ struct opts { /* strings are borrowed from argv and the environment */
     bool markup, bos;
     bool markup_set; /* --markup or --content was given */
 
-    const char *image[OPTS_IMAGES_MAX];
+    const char *image[WASTE_IMAGES_MAX];
     unsigned n_images;
     int64_t image_patches; /* 0 = the container's */
     bool vision;           /* the tower; --image asks for it, too */

@@ -59,7 +59,7 @@ const struct opt opts_table[] = {
      .value = "c|avx2|avx512|neon", .env = "WASTE_CPU",
      .help = "highest kernel level used, of those this machine has"},
     {NULL, 0, OPT_TEXT, GROUP_MEMORY, RUNS, FIELD(route_trace), .value = "FILE",
-     .env = "WASTE_DUMP_ROUTE", .help = "write which experts each token took"},
+     .env = "WASTE_DUMP_ROUTE", .help = "add to FILE which experts each token took"},
     {"learn", 0, OPT_SET, GROUP_MEMORY, RUNS, FIELD(learn),
      .help = "at the end, add the experts used to the hotlist, which the next run reads early "
              "(chat does)"},

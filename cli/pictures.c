@@ -292,9 +292,9 @@ int pictures_see(waste_ctx *ctx, const waste_prompt_info *p, uint32_t *rows, int
     size_t all = p->n_ids;
     int32_t *out;
 
-    if (p->n_images > PICTURES_MAX)
+    if (p->n_images > WASTE_IMAGES_MAX)
         return err_set(e, ERR_LIMIT, "%zu pictures, a prompt has at most %d", p->n_images,
-                       PICTURES_MAX);
+                       WASTE_IMAGES_MAX);
     waste_image_clear(ctx);
     for (size_t i = 0; i < p->n_images; i++) {
         if (see_one(ctx, &p->images[i], &rows[i], e))

@@ -6,8 +6,6 @@
 #include "cli/talk.h"
 #include "waste.h"
 
-enum { PICTURES_MAX = 32 }; /* of a prompt: as the library has it */
-
 /* Encode every --image, in order, and give each its places: where the prompt says <|media_pad|> (as
  * markup or --ids) once for each, else in front, behind [BOS]. Returns 0 or an exit code, having
  * said why. Nothing to do without --image. */
@@ -24,8 +22,8 @@ int pictures_attach(struct cli *c, const char *model, struct talk *talk);
 int pictures_measure(json_t *messages, struct err *e);
 
 /* The pictures of a rendered prompt into the default session, in the place of what waits there:
- * rows[i], i < PICTURES_MAX, is how many positions each has; *ids, free() it, the prompt with all
- * of them. */
+ * rows[i], i < WASTE_IMAGES_MAX, is how many positions each has; *ids, free() it, the prompt with
+ * all of them. */
 int pictures_see(waste_ctx *ctx, const waste_prompt_info *p, uint32_t *rows, int32_t **ids,
                  size_t *n, struct err *e);
 

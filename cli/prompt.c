@@ -30,6 +30,8 @@ int fail_read(struct cli *c, const char *name, int error)
                 strerror(error));
 }
 
+enum { TEXT_BYTES_MAX = 256 << 20 }; /* /dev/zero has no end */
+
 static int read_all(struct cli *c, int fd, const char *name, struct text *out)
 {
     size_t room = 1 << 16;
@@ -37,6 +39,11 @@ static int read_all(struct cli *c, int fd, const char *name, struct text *out)
     ssize_t got;
 
     for (;;) {
+        if (t.len > TEXT_BYTES_MAX) {
+            free(t.bytes);
+            return fail(c, EXIT_RUNTIME, NULL, name,
+                        "more than %d MiB of text; no context holds so much", TEXT_BYTES_MAX >> 20);
+        }
         if (t.bytes && t.len == room) {
             char *more = realloc(t.bytes, room *= 2);
 

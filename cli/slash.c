@@ -54,7 +54,7 @@ static int render_seen(struct chat *chat, int32_t **ids, size_t *n)
 {
     waste_prompt *p = NULL;
     waste_prompt_info info;
-    uint32_t rows[PICTURES_MAX];
+    uint32_t rows[WASTE_IMAGES_MAX];
     struct err e;
     int rc = render(chat, false, &p, &info);
 
@@ -430,11 +430,6 @@ static int tokens(struct chat *chat, char *rest)
     return rc;
 }
 
-static double rate(double n, double seconds)
-{
-    return seconds > 0 ? n / seconds : 0;
-}
-
 void chat_stats(struct chat *chat)
 {
     waste_store_info kept = {.size = sizeof(kept)};
@@ -456,10 +451,11 @@ void chat_stats(struct chat *chat)
     tell(chat, "answers  %llu", (ull)chat->n_answers);
     tell(chat, "prompts  %llu token%s: %llu kept, %llu read, %.2f tok/s", (ull)chat->n_prompt,
          plural(chat->n_prompt), (ull)chat->n_reused, (ull)chat->n_fed,
-         rate((double)chat->n_fed, p->prefill.c.sec_prefill + p->prefill.c.sec_decode));
+         per_second((double)chat->n_fed, p->prefill.c.sec_prefill + p->prefill.c.sec_decode));
     tell(chat, "answered %llu token%s, %.2f tok/s", (ull)chat->n_generated,
          plural(chat->n_generated),
-         rate((double)p->decode.c.decode_tokens, p->decode.c.sec_prefill + p->decode.c.sec_decode));
+         per_second((double)p->decode.c.decode_tokens,
+                    p->decode.c.sec_prefill + p->decode.c.sec_decode));
     if (waste_store_get_info(chat->by.store, &kept) == WASTE_OK)
         tell(chat, "states   %u in memory (%s), %u in files (%s)", kept.n_memory,
              size_text(memory, kept.memory_bytes), kept.n_files, size_text(files, kept.file_bytes));
@@ -492,7 +488,7 @@ static int image(struct chat *chat, char *rest)
                         : "the format of this model has no pictures");
     if (!*rest)
         return refuse(chat, "/image", "say which: /image FILE");
-    if (talk_pictures(&chat->talk) == PICTURES_MAX)
+    if (talk_pictures(&chat->talk) == WASTE_IMAGES_MAX)
         return refuse(chat, "/image", "the conversation has 32 pictures, and cannot have more");
     if (!realpath(rest, whole))
         return fail(c, EXIT_RUNTIME, NULL, rest, "%s", strerror(errno));

@@ -146,7 +146,7 @@ static size_t moved(size_t end, const waste_prompt_info *p, const uint32_t *rows
 int turn_see(struct turn *t, struct err *e)
 {
     waste_prompt_info info = {.size = sizeof(info)};
-    uint32_t rows[PICTURES_MAX];
+    uint32_t rows[WASTE_IMAGES_MAX];
 
     if (!t->prompt || t->seen || !t->by->c->opts.vision)
         return 0;
@@ -166,12 +166,12 @@ void turn_show_reasoning(struct turn *t)
     struct cli *c = t->by->c;
     bool hidden = c->opts.hide_thinking || c->opts.quiet || c->opts.json;
 
-    if (t->reasoning.len && !hidden) {
+    if (t->reasoning.n && !hidden) {
         term_clear_line(&c->term);
         if (!t->thinking)
             fputs(c->term.color ? term_style(&c->term, STYLE_DIM) : "[thinking]\n", stderr);
         t->thinking = true;
-        say_text(t->reasoning.text, t->reasoning.len);
+        say_text(t->reasoning.s, t->reasoning.n);
         fflush(stderr);
     }
     if (t->answer.len)
@@ -197,8 +197,8 @@ void turn_close(struct turn *t)
     answer_close(&t->answer);
     free(t->seen);
     free(t->ends);
-    free(t->reasoning.text);
-    free(t->response.text);
+    buf_release(&t->reasoning);
+    buf_release(&t->response);
     *t = (struct turn){.by = t->by};
 }
 
@@ -249,21 +249,10 @@ static const char *token_bytes(const struct turn *t, int32_t token, char number[
     return "";
 }
 
-static int piece_add(struct piece *p, const waste_event *ev, struct err *e)
+static int piece_add(struct buf *b, const waste_event *ev, struct err *e)
 {
-    size_t need = p->len + ev->len;
-
-    if (need > p->room) {
-        char *more = realloc(p->text, 2 * need);
-
-        if (!more)
-            return err_set(e, ERR_NOMEM, "%zu bytes of an answer", need);
-        p->text = more;
-        p->room = 2 * need;
-    }
-    memcpy(p->text + p->len, ev->text, ev->len);
-    p->len = need;
-    return 0;
+    buf_put(b, ev->text, ev->len);
+    return b->failed ? err_set(e, ERR_NOMEM, "%zu bytes of an answer", b->n + ev->len) : 0;
 }
 
 static int take_events(struct turn *t, const waste_event *ev, size_t n)
@@ -286,7 +275,7 @@ static int read_reply(struct turn *t, int32_t token, bool last)
     waste_status st = WASTE_OK;
     size_t n = 0;
 
-    t->reasoning.len = t->response.len = 0;
+    t->reasoning.n = t->response.n = 0;
     if (token >= 0)
         st = waste_reply_feed(t->reply, token, &ev, &n);
     if (st == WASTE_OK && take_events(t, ev, n))
@@ -298,8 +287,7 @@ static int read_reply(struct turn *t, int32_t token, bool last)
         return t->err.code;
     if (st != WASTE_OK)
         return library_said(st, NULL, &t->err);
-    return answer_feed(&t->answer, t->response.text ? t->response.text : "", t->response.len, last,
-                       &t->err);
+    return answer_feed(&t->answer, buf_all(&t->response).s, t->response.n, last, &t->err);
 }
 
 static int read_token(struct turn *t, int32_t token, bool last, bool stop_id)
@@ -380,7 +368,7 @@ static void prefill(struct turn *t, waste_item *item)
 {
     struct cli *c = t->by->c;
     size_t at = t->n_reused, kept = at, to;
-    double ms;
+    double ms = 0;
 
     c->prompt_done = 0;
     c->prompt_total = t->n_ids - at;
@@ -432,6 +420,8 @@ static void decode(struct turn *t, waste_item *item)
         else
             deliver(t, item, ms);
     }
+    item->ids = NULL; /* it was a place of ours */
+    item->n_ids = 0;
 }
 
 /* What was still held back when it ended between two tokens. */
@@ -441,7 +431,7 @@ static void show_tail(struct turn *t)
 
     if (end != END_INTERRUPTED && end != END_CONTEXT && end != END_ERROR)
         return;
-    if (!read_token(t, -1, true, false) && (t->answer.len || t->reasoning.len))
+    if (!read_token(t, -1, true, false) && (t->answer.len || t->reasoning.n))
         show(t, NULL, 0);
 }
 
@@ -485,7 +475,8 @@ json_t *turn_message(struct turn *t)
         return NULL;
     m = json_loadb(text, len, JSON_ALLOW_NUL, NULL);
     if (m && t->end == END_STRING) /* the reply has the stop text, too */
-        json_object_set_new(m, "content", json_text(t->answer.whole, t->answer.whole_len));
+        json_object_set_new(m, "content",
+                            json_text(buf_all(&t->answer.whole).s, t->answer.whole.n));
     return m;
 }
 

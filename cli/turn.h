@@ -44,11 +44,6 @@ const char *end_text(enum end end); /* for people: "the model" */
 
 enum { TOKENS_DEFAULT = 128 }; /* of `run`, without -n */
 
-struct piece { /* not NUL-terminated */
-    char *text;
-    size_t len, room;
-};
-
 struct turn {
     struct speaker *by;
     const int32_t *ids; /* the prompt */
@@ -68,9 +63,9 @@ struct turn {
 
     size_t n_reused, n_fed; /* positions that were kept already; that went in now */
     uint32_t n_generated;
-    struct answer answer;             /* kept whole */
-    struct piece reasoning, response; /* of this token; response: before the stop strings */
-    bool thinking;                    /* is being shown */
+    struct answer answer;           /* kept whole */
+    struct buf reasoning, response; /* of this token; response: before the stop strings */
+    bool thinking;                  /* is being shown */
     enum end end;
     double prefill_s, decode_s;
     waste_counters before;          /* the running step */

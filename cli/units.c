@@ -172,6 +172,11 @@ const char *count_text(char text[UNITS_TEXT], uint64_t n)
     return text;
 }
 
+double per_second(double n, double seconds)
+{
+    return seconds > 0 ? n / seconds : 0;
+}
+
 const char *time_text(char text[UNITS_TEXT], double seconds)
 {
     unsigned s;

@@ -26,6 +26,9 @@ const char *size_text_decimal(char text[UNITS_TEXT], uint64_t bytes);
 /* "2.78 T", "48.1 G", "812": how many of something. */
 const char *count_text(char text[UNITS_TEXT], uint64_t n);
 
+/* How many a second; 0: no time has passed. */
+double per_second(double n, double seconds);
+
 /* "0:07", "12:40", "3:04:05", and "--:--" for a duration that nobody can know. */
 const char *time_text(char text[UNITS_TEXT], double seconds);
 

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/half.h"
+#include "base/hash.h"
 #include "expertfs/quantise.h"
 
 /* What the weights are scaled to. u is a normed vector (each element about 1); a matrix of standard
@@ -68,11 +69,7 @@ static uint64_t key_of(uint64_t seed, unsigned stream, uint64_t a, uint64_t b)
 
 static uint64_t key_of_name(uint64_t seed, const char *name, unsigned stream)
 {
-    uint64_t h = 0xcbf29ce484222325u; /* FNV-1a */
-
-    for (; *name; name++)
-        h = (h ^ (uint8_t)*name) * 0x100000001b3u;
-    return key_of(seed, STREAM_TENSOR, h, stream);
+    return key_of(seed, STREAM_TENSOR, hash_bytes(HASH_BEGIN, name, strlen(name)), stream);
 }
 
 /* [0, 1) */

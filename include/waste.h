@@ -63,6 +63,7 @@ typedef struct waste_tokenizer waste_tokenizer;
 typedef struct waste_checkpoint waste_checkpoint;
 typedef struct waste_store waste_store;
 
+/* What functions return; waste_error_detail has the sentence. */
 typedef enum {
     WASTE_OK = 0,
     WASTE_E_IO = -1,          /* the system refused, or a read failed */
@@ -90,6 +91,7 @@ WASTE_API uint64_t waste_usable_ram(void); /* min of that and every cgroup limit
 
 /* ---- configuration ----------------------------------------------------------------------- */
 
+/* How a model is opened. waste_cfg_init first; then change what is to be another. */
 typedef struct {
     uint64_t ram_budget_bytes; /* everything the engine takes; 0 = choose: the largest of floor + 3,
                                   2, 1 working sets that is under 3/4 of usable RAM, else floor */
@@ -119,6 +121,7 @@ typedef struct {
     uint64_t bytes;       /* read from disk in this phase */
 } waste_progress;
 
+/* More of it; waste_opts_init first. */
 typedef struct {
     uint32_t size;
     uint32_t max_sessions; /* 1; memory for all of them is planned at open */
@@ -135,7 +138,7 @@ typedef struct {
     uint32_t checkpoints;    /* 0; memory for so many saved states of a full context is planned at
                                 open: for waste_checkpoint_take and waste_store. Shorter ones take
                                 less, so that more of them fit */
-    const char *route_trace; /* NULL, or a file that gets one line per decode token and MoE layer */
+    const char *route_trace; /* NULL, or a file; a line is added per decode token and MoE layer */
     /* Called between tensors and layers on the calling thread, at most every 100 ms; non-zero
      * cancels. NULL = never. */
     int (*progress)(const waste_progress *p, void *user);
@@ -152,7 +155,7 @@ typedef struct {
                                needs it, and given back. The plan has room for it either way */
 } waste_opts;
 
-WASTE_API void waste_opts_init(waste_opts *o);
+WASTE_API void waste_opts_init(waste_opts *o); /* size and defaults; NULL-safe, as all _init */
 
 /* ---- planning ---------------------------------------------------------------------------- */
 
@@ -171,6 +174,8 @@ typedef struct { /* bytes */
  * a release's config.json or the directory that has it, before anything else is downloaded. */
 WASTE_API waste_status waste_plan_memory(const char *path, uint32_t ctx_tokens, waste_memplan *out);
 
+/* What a model would take, and what there is: everything that `waste plan` prints. The host sets
+ * size. */
 typedef struct {
     uint32_t size;
     uint32_t ctx_tokens, max_sessions, max_rows; /* max_rows after halving */
@@ -197,6 +202,8 @@ typedef struct {
     uint64_t state_token_bytes;    /* and this for each position */
 } waste_plan;
 
+/* cfg and opts may be NULL: defaults. WASTE_OK also where it does not fit: see fits. The detail:
+ * waste_error_detail(NULL). */
 WASTE_API waste_status waste_plan_ex(const char *path, const waste_cfg *cfg, const waste_opts *opts,
                                      waste_plan *out);
 
@@ -214,8 +221,10 @@ WASTE_API void waste_close(waste_ctx *ctx); /* NULL-safe; closes its sessions */
  * Valid until the next call on that context (thread). */
 WASTE_API const char *waste_error_detail(const waste_ctx *ctx);
 
+/* The plan that the context was opened with, and of the pool and the scratch what was taken. */
 WASTE_API waste_status waste_memory_used(const waste_ctx *ctx, waste_memplan *out);
 
+/* What model this is. */
 typedef struct {
     uint32_t n_layers, n_experts, top_k, hidden, ctx_max;
     uint64_t params_total; /* of the language model */
@@ -224,8 +233,10 @@ typedef struct {
     const char *arch, *quant_summary; /* owned by the context */
 } waste_model_info;
 
+/* Fixed at open. */
 WASTE_API waste_status waste_model_get_info(const waste_ctx *ctx, waste_model_info *out);
 
+/* How it runs: what was chosen at open, and why not something better. The host sets size. */
 typedef struct {
     uint32_t size;
     uint32_t n_threads, n_frames, io_depth, lookahead, max_rows;
@@ -246,8 +257,10 @@ typedef struct {
     const char *placement;      /* threads and their CPUs, in words */
 } waste_engine;
 
+/* n_frames falls when the pool shrinks under memory pressure. */
 WASTE_API waste_status waste_engine_info(const waste_ctx *ctx, waste_engine *out);
 
+/* Since open, as published; waste_counters has more. */
 typedef struct {
     uint64_t tokens_generated, experts_hit, experts_missed, bytes_read;
     double sec_total; /* in passes, prefill included */
@@ -255,6 +268,7 @@ typedef struct {
     int direct_io;    /* 1: every bank is read past the page cache */
 } waste_stats;
 
+/* Between passes: not any thread. */
 WASTE_API waste_status waste_get_stats(const waste_ctx *ctx, waste_stats *out);
 
 typedef struct { /* since open */
@@ -287,10 +301,13 @@ typedef struct { /* since open */
     double sec_images;  /* of the tower, before the passes: in none of the above */
 } waste_counters;
 
+/* The host sets size. Differences of two calls say what happened between them. */
 WASTE_API waste_status waste_get_counters(const waste_ctx *ctx, waste_counters *out);
 
+/* Where an expert is: on disk only, on its way, in a frame. */
 enum { WASTE_EXPERT_ABSENT, WASTE_EXPERT_READING, WASTE_EXPERT_RESIDENT };
 
+/* What one layer's experts did; the host sets size. */
 typedef struct {
     uint32_t size;
     uint32_t n_experts;                            /* of this layer; 0: it has none */
@@ -313,6 +330,7 @@ WASTE_API waste_status waste_save_usage(waste_ctx *ctx);
 
 /* ---- text and ids ------------------------------------------------------------------------ */
 
+/* How control texts such as "<|im_end|>" are encoded: as ordinary tokens, as their control ids. */
 enum { WASTE_CONTENT = 0, WASTE_MARKUP = 1 };
 
 /* A tokenizer needs no model: a container's directory is enough. Immutable; any thread.
@@ -377,6 +395,7 @@ WASTE_API waste_status waste_detokenize(waste_ctx *ctx, const int32_t *ids, size
 
 /* ---- generating -------------------------------------------------------------------------- */
 
+/* How waste_generate chooses tokens; waste_sampling has more. */
 typedef struct {
     float temperature;          /* <= 0: the largest logit, lowest id on ties */
     float top_p;                /* >= 1: off */
@@ -388,8 +407,9 @@ typedef struct {
     size_t n_stop;
 } waste_gen_params;
 
-WASTE_API void waste_gen_params_init(waste_gen_params *p);
+WASTE_API void waste_gen_params_init(waste_gen_params *p); /* the likeliest token, 256 of them */
 
+/* A token that was chosen, and what its pass cost. */
 typedef struct {
     uint32_t token_index; /* 0, 1, ... */
     int32_t token;
@@ -420,7 +440,7 @@ WASTE_API waste_status waste_state_reset(waste_ctx *ctx); /* empty the default s
 
 /* ---- sessions ---------------------------------------------------------------------------- */
 
-typedef struct {
+typedef struct { /* added to the logit of an id */
     int32_t id;
     float value;
 } waste_bias;
@@ -463,9 +483,10 @@ typedef struct {
     uint32_t n_close, close_after;
 } waste_sampling;
 
+/* waste_sampling.grammar_kind */
 enum { WASTE_GRAMMAR_TEXT = 0, WASTE_GRAMMAR_JSON_SCHEMA = 1 };
 
-WASTE_API void waste_sampling_init(waste_sampling *p);
+WASTE_API void waste_sampling_init(waste_sampling *p); /* size and defaults: the likeliest token */
 
 /* WASTE_E_BUSY when max_sessions are open. */
 WASTE_API waste_status waste_session_open(waste_ctx *ctx, waste_session **out);
@@ -494,9 +515,11 @@ WASTE_API void waste_session_cancel(waste_session *s);
 WASTE_API void waste_cancel(waste_ctx *ctx);
 WASTE_API void waste_progress_get(const waste_ctx *ctx, waste_progress *out); /* any thread */
 
+/* waste_item.want; waste_item.stop */
 enum { WASTE_WANT_TOKEN = 1, WASTE_WANT_LOGITS = 2, WASTE_WANT_ID_LOGPROBS = 4 };
 enum { WASTE_STOP_ID = 1, WASTE_STOP_CONTEXT = 2, WASTE_STOP_GRAMMAR = 3 };
 
+/* One session's part of a pass. */
 typedef struct {
     uint32_t size;
     uint32_t want;          /* in: any of WASTE_WANT_*, or 0 */
@@ -563,6 +586,7 @@ WASTE_API waste_status waste_session_load(waste_session *s, const char *path);
 WASTE_API waste_status waste_state_save(waste_ctx *ctx, const char *path); /* the default session */
 WASTE_API waste_status waste_state_load(waste_ctx *ctx, const char *path);
 
+/* The header of a state's file. The host sets size. */
 typedef struct {
     uint32_t size;
     uint32_t pos;
@@ -587,11 +611,13 @@ typedef struct {
     uint64_t dir_bytes; /* at most so many bytes of them; 0: no limit */
 } waste_store_cfg;
 
-WASTE_API void waste_store_cfg_init(waste_store_cfg *c);
+WASTE_API void waste_store_cfg_init(waste_store_cfg *c); /* size and defaults */
+/* c may be NULL: memory only. WASTE_E_IO: the directory cannot be made or read. */
 WASTE_API waste_status waste_store_open(waste_ctx *ctx, const waste_store_cfg *c,
                                         waste_store **out);
 WASTE_API void waste_store_close(waste_store *st); /* NULL-safe; files stay */
 
+/* Flags of waste_store_keep. */
 enum { WASTE_KEEP_LONG = 1 }; /* let go last: what many conversations begin with */
 
 /* Keep what the session has committed. tag: NULL, or text of at most 32 bytes: only the same tag
@@ -612,6 +638,7 @@ WASTE_API size_t waste_store_find(waste_store *st, const waste_session *s, const
 WASTE_API size_t waste_store_cut(const waste_store *st, size_t pos, const size_t *ends,
                                  size_t n_ends, size_t n);
 
+/* What a store holds and did. */
 typedef struct {
     uint32_t size;
     uint32_t n_memory, n_files, reserved0; /* states kept now */
@@ -620,7 +647,9 @@ typedef struct {
     uint64_t resumed, positions_saved;
 } waste_store_info;
 
+/* The host sets size. */
 WASTE_API waste_status waste_store_get_info(const waste_store *st, waste_store_info *out);
+
 /* ---- conversations ----------------------------------------------------------------------- */
 
 /* How a container writes conversations. Content never becomes structure: a prompt is a list of
@@ -635,12 +664,14 @@ typedef struct waste_chat waste_chat;
 typedef struct waste_prompt waste_prompt;
 typedef struct waste_reply waste_reply;
 
+/* waste_chat_info.format */
 enum {
     WASTE_CHAT_XTML = 1,  /* Kimi K3: thinking, tools, images, notes on the form of answers */
     WASTE_CHAT_PLAIN = 2, /* as chat.json says: system, user and assistant turns, nothing else */
     WASTE_CHAT_K2 = 3,    /* Kimi K2, Kimi-Linear: turns and, where has_tools, tools */
 };
 
+/* How a host wants requests to be read. */
 typedef struct {
     uint32_t size;
     int32_t lenient_effort; /* 0; 1: efforts "medium" and "xhigh" are "high" and "max" */
@@ -651,8 +682,9 @@ typedef struct {
     uint32_t reserved0;
 } waste_chat_opts;
 
-WASTE_API void waste_chat_opts_init(waste_chat_opts *o);
+WASTE_API void waste_chat_opts_init(waste_chat_opts *o); /* size and defaults */
 
+/* What a format can say. The host sets size. */
 typedef struct {
     uint32_t size;
     uint32_t format; /* WASTE_CHAT_* */
@@ -696,6 +728,7 @@ typedef struct {
     size_t len;
 } waste_image_place;
 
+/* A rendered request. The host sets size. */
 typedef struct {
     uint32_t size;
     uint32_t begins; /* what the reply begins with: WASTE_REASONING, WASTE_RESPONSE; 0: the turn was
@@ -719,11 +752,12 @@ typedef struct {
 } waste_prompt_info;
 
 /* A request to ids. json, one object, UTF-8: `messages`; and optionally `tools`, `tool_choice`,
- * `response_format`, `reasoning_effort` or `thinking`, `add_generation_prompt` (true: hand the turn
- * to the model), `parallel_tool_calls` (true; false: one call at most, if the grammar is used).
- * Other members are ignored, so that a host may pass on what it was sent. WASTE_E_ARG: a member is
- * not as it should be. WASTE_E_UNSUPPORTED: this format has no words for one. WASTE_E_LIMIT: too
- * large, too deep. */
+ * `parallel_tool_calls` (true; false: one call at most, if the grammar is used), `response_format`,
+ * `add_generation_prompt` (true: hand the turn to the model), `reasoning_effort` or
+ * `thinking_effort` or `reasoning.effort`, `thinking` or `enable_thinking`, these also in
+ * `chat_template_kwargs`, and `effort_note`. docs/CHAT.md has what each may be. Other members are
+ * ignored, so that a host may pass on what it was sent. WASTE_E_ARG: a member is not as it should
+ * be. WASTE_E_UNSUPPORTED: this format has no words for one. WASTE_E_LIMIT: too large, too deep. */
 WASTE_API waste_status waste_chat_render(const waste_chat *c, const char *json, size_t len,
                                          waste_prompt **out);
 WASTE_API void waste_prompt_close(waste_prompt *p); /* NULL-safe */
@@ -737,7 +771,7 @@ typedef struct { /* of answers, beside what the request says */
     const char *grammar; /* NULL, or a text of this grammar (WASTE_GRAMMAR_TEXT) */
 } waste_constraint;
 
-WASTE_API void waste_constraint_init(waste_constraint *c);
+WASTE_API void waste_constraint_init(waste_constraint *c); /* size and defaults */
 
 /* The grammar of the answers to this prompt: *text for waste_sampling.grammar, WASTE_GRAMMAR_TEXT;
  * NULL: nothing is to be constrained. Reasoning is free until it is closed. A response_format
@@ -751,6 +785,7 @@ WASTE_API void waste_constraint_init(waste_constraint *c);
 WASTE_API waste_status waste_prompt_grammar(waste_prompt *p, const waste_constraint *c,
                                             const char **text, size_t *len);
 
+/* waste_event.kind */
 enum {
     WASTE_REASONING = 1,      /* text of the model's reasoning */
     WASTE_RESPONSE = 2,       /* text of its answer */
@@ -761,6 +796,7 @@ enum {
     WASTE_MESSAGE_END = 7,
 };
 
+/* What an id of a reply brought. */
 typedef struct {
     uint32_t kind;
     uint32_t call;    /* WASTE_CALL_*: 0, 1, ... */
@@ -796,6 +832,8 @@ WASTE_API waste_status waste_reply_message(waste_reply *r, const char **json, si
  * if a store has them all. In waste_session_ids such a place is negative, and names the
  * picture and the row: prefixes are only shared where the pictures are the same. See
  * docs/IMAGES.md. */
+#define WASTE_IMAGES_MAX 32 /* that wait in a session */
+
 typedef struct {
     uint32_t size;
     uint32_t width, height;               /* upright, in pixels: what the prompt is told */
@@ -843,6 +881,7 @@ WASTE_API waste_status waste_image_clear(waste_ctx *ctx);
 
 /* ---- for bindings ------------------------------------------------------------------------ */
 
+/* Kinds of structs for waste_abi. New ones come at the end. */
 enum {
     WASTE_ABI_CFG,
     WASTE_ABI_MEMPLAN,

@@ -3,6 +3,7 @@
 #include "model/grammar.h"
 #include "model/json_schema.h"
 #include "model/json_write.h"
+#include "model/xtml.h"
 
 #include <stdio.h>
 
@@ -252,7 +253,7 @@ static void put_tools(struct writer *w, const char *behind_name)
         struct buf escaped = {0};
 
         if (xtml)
-            buf_attribute(&escaped, name);
+            xtml_attribute(&escaped, name);
         put(w->b, i ? " | \"" : "\"");
         put_bytes(w->b, xtml ? buf_all(&escaped) : name);
         put(w->b, behind_name);

@@ -7,8 +7,8 @@
 #ifndef MODEL_CHAT_PROMPT_H
 #define MODEL_CHAT_PROMPT_H
 
+#include "base/buf.h"
 #include "include/waste.h"
-#include "model/buf.h"
 #include "model/tokenizer.h"
 
 /* What a request says of its answer. */

@@ -225,6 +225,23 @@ static int read_source(struct compare *x, struct err *e)
     return m->n_experts ? codebooks_open(&x->books, x->c, NULL, e) : 0;
 }
 
+/* Other writers may leave out keys that they do not need: those in both are compared. */
+static void compare_config(struct compare *x)
+{
+    const char *key;
+    json_t *value;
+
+    json_object_foreach((json_t *)x->m->config, key, value)
+    {
+        const json_t *other = json_object_get(x->release.config, key);
+
+        if (other && !json_equal(value, other)) {
+            json_printable(x->r.config, sizeof(x->r.config), key, strlen(key));
+            return;
+        }
+    }
+}
+
 static void choose_experts(struct compare *x)
 {
     unsigned n = x->m->n_experts, want = x->o->sample ? x->o->sample : SAMPLE;
@@ -331,8 +348,10 @@ int compare_run(struct compare_result *out, const struct container *c,
     before = fp_begin();
     bad = read_source(x, e) || take_memory(x, e) || compare_all(x, e);
     fp_end(before);
-    if (!bad)
+    if (!bad) {
+        compare_config(x);
         *out = x->r;
+    }
     release(x);
     return bad ? e->code : 0;
 }

@@ -35,6 +35,7 @@ struct compare_result {
     uint64_t trunk_rows;  /* of them */
     unsigned n_different; /* tensors of which a byte differs */
     char different[160];  /* the first one's name; "" when none */
+    char config[160];     /* a key of the configuration that has another value; "" when none */
 };
 
 /* progress (may be NULL): PHASE_VERIFY, done and total in source weights. ERR_FORMAT: they do not

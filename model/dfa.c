@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/hash.h"
 #include "model/utf8.h"
 
 uint32_t nfa_state(struct nfa *a)
@@ -222,7 +223,7 @@ struct sets {
 
 static uint64_t hash_words(const uint32_t *w, size_t n)
 {
-    uint64_t h = 0xcbf29ce484222325u;
+    uint64_t h = HASH_BEGIN;
 
     for (size_t i = 0; i < n; i++)
         h = (h ^ w[i]) * 0x9e3779b97f4a7c15u, h ^= h >> 29;

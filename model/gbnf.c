@@ -207,19 +207,11 @@ static uint32_t literal(struct parser *p)
     return x;
 }
 
-static int by_lo(const void *a, const void *b)
-{
-    const struct char_range *x = a, *y = b;
-
-    return (x->lo > y->lo) - (x->lo < y->lo);
-}
-
 static uint32_t class(struct parser *p)
 {
-    struct char_range range[RANGES_MAX], other[RANGES_MAX + 1];
+    struct char_range range[RANGES_MAX + 1]; /* one more: negated */
     bool negated = take(p, "^");
-    unsigned n = 0, m = 0;
-    uint32_t next = 0;
+    unsigned n = 0;
 
     while (p->at < p->end && *p->at != ']') {
         struct char_range x;
@@ -241,17 +233,9 @@ static uint32_t class(struct parser *p)
     }
     if (!take(p, "]"))
         return refuse(p, "a class that does not end");
-    if (!negated)
-        return expr_chars(p->r, range, n);
-    qsort(range, n, sizeof(*range), by_lo);
-    for (unsigned i = 0; i < n; i++) {
-        if (range[i].lo > next)
-            other[m++] = (struct char_range){next, range[i].lo - 1};
-        next = range[i].hi + 1 > next ? range[i].hi + 1 : next;
-    }
-    if (next <= 0x10ffff)
-        other[m++] = (struct char_range){next, 0x10ffff};
-    return expr_chars(p->r, other, m);
+    if (negated)
+        n = char_ranges_negate(range, n, 0x10ffff);
+    return expr_chars(p->r, range, n);
 }
 
 static uint32_t control(struct parser *p, enum expr_kind kind)

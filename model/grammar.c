@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/json.h"
+#include "base/hash.h"
 #include "model/gbnf.h"
 #include "model/grammar_net.h"
 #include "model/intern.h"
@@ -117,17 +117,13 @@ static bool dfa_same(const struct dfa *x, const struct dfa *y)
            !memcmp(x->final, y->final, x->n);
 }
 
-static uint64_t dfa_hash(const struct dfa *d) /* FNV-1a */
+static uint64_t dfa_hash(const struct dfa *d)
 {
-    uint64_t h = UINT64_C(0xcbf29ce484222325);
+    uint64_t h = hash_bytes(HASH_BEGIN, d->class_of, sizeof(d->class_of));
 
-    for (size_t i = 0; i < sizeof(d->class_of); i++)
-        h = (h ^ d->class_of[i]) * UINT64_C(0x100000001b3);
     for (size_t i = 0; i < (size_t)d->n * d->n_classes; i++)
-        h = (h ^ d->next[i]) * UINT64_C(0x100000001b3);
-    for (unsigned i = 0; i < d->n; i++)
-        h = (h ^ d->final[i]) * UINT64_C(0x100000001b3);
-    return h;
+        h = hash_step(h, d->next[i]);
+    return hash_bytes(h, d->final, d->n);
 }
 
 /* Where the number of an automaton like this is or belongs; NULL: nowhere. *fresh: it is new. */
@@ -277,111 +273,6 @@ static void rules_empty(struct build *b)
     }
 }
 
-/* ---- JSON strings ---- */
-
-/* A chain of byte classes, written "0-7" or "89abAB", separated by blanks. */
-static void chain(struct nfa *a, uint32_t from, uint32_t to, const char *const *set, unsigned n)
-{
-    for (unsigned i = 0; i < n; i++) {
-        uint32_t next = i + 1 == n ? to : nfa_state(a);
-
-        for (const char *p = set[i]; *p; p += p[1] == '-' ? 3 : 1)
-            nfa_edge(a, from, next, (uint8_t)p[0], (uint8_t)(p[1] == '-' ? p[2] : p[0]));
-        from = next;
-    }
-}
-
-#define HEX "0-9a-fA-F"
-#define CHAIN(a, from, to, ...)                                                                    \
-    chain(a, from, to, (const char *const[]){__VA_ARGS__},                                         \
-          sizeof((const char *const[]){__VA_ARGS__}) / sizeof(char *))
-
-/* \u0001 ... \uffff; surrogates in pairs only. */
-static void escapes_u(struct nfa *a, uint32_t from, uint32_t body)
-{
-    CHAIN(a, from, body, "1-9a-cA-Ce-fE-F", HEX, HEX, HEX);
-    CHAIN(a, from, body, "0", "1-9a-fA-F", HEX, HEX);
-    CHAIN(a, from, body, "0", "0", "1-9a-fA-F", HEX);
-    CHAIN(a, from, body, "0", "0", "0", "1-9a-fA-F");
-    CHAIN(a, from, body, "dD", "0-7", HEX, HEX);
-    CHAIN(a, from, body, "dD", "89abAB", HEX, HEX, "\\", "u", "dD", "c-fC-F", HEX, HEX);
-}
-
-enum spelling {
-    ANY_SPELLING,
-    ONE_SPELLING, /* of each character: texts are equal where their bytes are */
-    NO_ESCAPES,   /* an attribute of markup: no character that would be written otherwise there */
-};
-
-/* State 0 waits for the quote, state 1 is between two characters. */
-static struct dfa *string_dfa(enum spelling spelling, struct err *e)
-{
-    struct nfa a = {0};
-    uint32_t start = nfa_state(&a), body = nfa_state(&a), end = nfa_state(&a);
-    uint32_t escape = nfa_state(&a), u = nfa_state(&a);
-    uint64_t work = 1 << 20;
-    struct dfa *d = NULL;
-
-    nfa_edge(&a, start, body, '"', '"');
-    nfa_edge(&a, body, end, '"', '"');
-    nfa_chars(&a, body, body, 0x20, '"' - 1);
-    nfa_chars(&a, body, body, '"' + 1, '&' - 1);
-    nfa_chars(&a, body, body, '&' + 1, '\\' - 1);
-    nfa_chars(&a, body, body, '\\' + 1, 0x10ffff);
-    if (spelling != NO_ESCAPES) {
-        nfa_edge(&a, body, body, '&', '&');
-        nfa_edge(&a, body, escape, '\\', '\\');
-        CHAIN(&a, escape, body, "\"\\bfnrt");
-    }
-    if (spelling == ANY_SPELLING) {
-        CHAIN(&a, escape, body, "/");
-        CHAIN(&a, escape, u, "u");
-        escapes_u(&a, u, body);
-    }
-    if (dfa_of_nfa(&d, &a, start, end, 256, &work, e))
-        d = NULL;
-    nfa_release(&a);
-    return d;
-}
-
-struct dfa *grammar_string_dfa(uint32_t min, uint32_t max, struct err *e)
-{
-    uint32_t most = max == REPEAT_ANY ? min : max;
-    struct dfa *one = string_dfa(ANY_SPELLING, e), *d;
-    unsigned n;
-
-    if (!one)
-        return NULL;
-    n = one->n;
-    d = (uint64_t)n * (most + 1) > DFA_STATES_MAX ? NULL : dfa_new(n * (most + 1), one->n_classes);
-    if (!d) {
-        dfa_close(one);
-        return NULL;
-    }
-    memcpy(d->class_of, one->class_of, sizeof(d->class_of));
-    for (uint32_t k = 0; k <= most; k++)
-        for (unsigned s = 0; s < n; s++) {
-            d->final[k * n + s] = one->final[s];
-            for (unsigned c = 0; c < 256; c++) {
-                uint16_t to = dfa_next(one, s, (uint8_t)c);
-                uint32_t then = k + (s == STRING_BODY && c != '"');
-
-                if (to == DFA_DEAD || (s == STRING_BODY && c == '"' && k < min))
-                    continue;
-                if (then > most && max != REPEAT_ANY)
-                    continue;
-                then = then > most ? most : then;
-                d->next[(size_t)(k * n + s) * d->n_classes + d->class_of[c]] =
-                    (uint16_t)(then * n + to);
-            }
-        }
-    dfa_close(one);
-    if (!dfa_trim(d, e))
-        return d;
-    dfa_close(d);
-    return NULL;
-}
-
 /* ---- network ---- */
 
 static void emit(struct build *b, uint32_t expr, uint32_t from, uint32_t to);
@@ -524,7 +415,7 @@ static uint32_t string_leaf(struct build *b, const struct expr *x)
     uint32_t *dfa = &b->string[spelling];
 
     if (*dfa == NET_NONE) {
-        struct dfa *d = string_dfa(spelling, b->e);
+        struct dfa *d = json_text_string(spelling, b->e);
 
         if (!d) {
             b->failed = true;
@@ -603,242 +494,6 @@ static void emit(struct build *b, uint32_t expr, uint32_t from, uint32_t to)
     b->depth--;
 }
 
-/* ---- properties of the network ---- */
-
-static bool edge_skips(const struct grammar *g, const struct net_edge *x)
-{
-    switch (x->kind) {
-    case EDGE_CALL:
-        return g->rule[x->arg].nullable && !x->whole;
-    case EDGE_LEAF:
-        return g->leaf[x->arg].nullable;
-    case EDGE_TOKEN:
-    case EDGE_OTHER:
-        return false;
-    default:
-        return true;
-    }
-}
-
-static uint16_t at_most_never(unsigned h)
-{
-    return (uint16_t)(h < HEIGHT_NEVER ? h : HEIGHT_NEVER);
-}
-
-static bool edge_is_tail(const struct grammar *g, const struct net_edge *x)
-{
-    return g->node[x->to].end && g->node[x->to].first == NET_NONE;
-}
-
-/* What must still fit to go this way to the end. After one round of a repetition there is nothing
- * to ask for: the round before had the same height, and the rule was entered with that. */
-static uint16_t edge_height(const struct grammar *g, const struct net_edge *x)
-{
-    unsigned rest = g->node[x->to].height, inside = 0;
-
-    if (x->kind == EDGE_COUNT)
-        return 0;
-    if (x->kind == EDGE_CALL)
-        inside = g->rule[x->arg].height + !edge_is_tail(g, x);
-    return at_most_never(rest > inside ? rest : inside);
-}
-
-/* A repetition that must happen cannot be left at once. */
-static bool edge_is_late(const struct net_edge *x)
-{
-    return x->kind == EDGE_ENOUGH && x->arg > 0;
-}
-
-/* Heights fall until nothing changes; what never falls below HEIGHT_NEVER cannot be finished. */
-static void heights(struct build *b)
-{
-    struct grammar *g = b->g;
-
-    for (size_t i = 0; i < g->n_node; i++)
-        g->node[i].height = g->node[i].end ? 0 : HEIGHT_NEVER;
-    for (size_t i = 0; i < g->n_rule; i++)
-        g->rule[i].height = HEIGHT_NEVER;
-    for (bool more = true; more;) {
-        more = false;
-        for (size_t i = g->n_node; i-- > 0;)
-            for (uint32_t k = g->node[i].first; k != NET_NONE; k = g->edge[k].next) {
-                uint16_t h = edge_height(g, &g->edge[k]);
-
-                if (!edge_is_late(&g->edge[k]) && h < g->node[i].height) {
-                    g->node[i].height = h;
-                    more = true;
-                }
-            }
-        for (size_t i = 0; i < g->n_rule; i++) {
-            uint16_t h = g->node[g->rule[i].start].height;
-
-            if (h < g->rule[i].height) {
-                g->rule[i].height = h;
-                more = true;
-            }
-        }
-    }
-    for (size_t i = 0; i < g->n_edge; i++)
-        g->edge[i].height = edge_height(g, &g->edge[i]);
-}
-
-/* Which rules can be passed without a byte. */
-static void nullables(struct build *b, uint32_t *stack, uint32_t *mark)
-{
-    struct grammar *g = b->g;
-
-    memset(mark, 0xff, g->n_node * sizeof(*mark));
-    for (bool more = true; more;) {
-        more = false;
-        for (uint32_t r = 0; r < g->n_rule; r++) {
-            uint32_t n = 0;
-
-            if (g->rule[r].nullable || g->rule[r].height == HEIGHT_NEVER)
-                continue;
-            stack[n++] = g->rule[r].start;
-            while (n && !g->rule[r].nullable) {
-                uint32_t at = stack[--n];
-
-                g->rule[r].nullable |= g->node[at].end;
-                for (uint32_t k = g->node[at].first; k != NET_NONE; k = g->edge[k].next) {
-                    const struct net_edge *x = &g->edge[k];
-
-                    if (edge_is_late(x) || !edge_skips(g, x) || mark[x->to] == r)
-                        continue;
-                    mark[x->to] = r;
-                    stack[n++] = x->to;
-                }
-            }
-            more |= g->rule[r].nullable;
-        }
-    }
-}
-
-/* Nodes of rules that have a key in them. */
-static void key_nodes(struct grammar *g, uint32_t *stack, uint32_t *mark)
-{
-    memset(mark, 0xff, g->n_node * sizeof(*mark));
-    for (uint32_t r = 0; r < g->n_rule; r++) {
-        uint32_t n = 1;
-        bool keys = false;
-
-        stack[0] = g->rule[r].start;
-        mark[stack[0]] = r;
-        for (uint32_t i = 0; i < n; i++)
-            for (uint32_t k = g->node[stack[i]].first; k != NET_NONE; k = g->edge[k].next) {
-                const struct net_edge *x = &g->edge[k];
-
-                keys |= x->kind == EDGE_LEAF && g->leaf[x->arg].kind == LEAF_KEY;
-                if (mark[x->to] != r) {
-                    mark[x->to] = r;
-                    stack[n++] = x->to;
-                }
-            }
-        for (uint32_t i = 0; i < n; i++)
-            g->node[stack[i]].keys = keys;
-    }
-}
-
-struct ranking { /* scratch for walks over nodes, and what is left to be ranked */
-    struct grammar *g;
-    uint32_t *stack, *mark;     /* [n_node] */
-    uint32_t *callers, *ranked; /* [n_rule] rules that begin with it and have no rank yet; a list */
-    uint32_t *found;            /* [n_edge] */
-};
-
-/* The rules that rule r can begin with, into k->found; some more than once. */
-static uint32_t beginnings(struct ranking *k, uint32_t r)
-{
-    const struct grammar *g = k->g;
-    uint32_t n = 0, n_found = 0;
-
-    k->mark[g->rule[r].start] = r;
-    k->stack[n++] = g->rule[r].start;
-    while (n) {
-        uint32_t at = k->stack[--n];
-
-        for (uint32_t i = g->node[at].first; i != NET_NONE; i = g->edge[i].next) {
-            const struct net_edge *x = &g->edge[i];
-
-            if (x->height >= HEIGHT_NEVER)
-                continue;
-            if (x->kind == EDGE_CALL)
-                k->found[n_found++] = x->arg;
-            if (!edge_skips(g, x) || k->mark[x->to] == r)
-                continue;
-            k->mark[x->to] = r;
-            k->stack[n++] = x->to;
-        }
-    }
-    return n_found;
-}
-
-/* Callers before what they begin with. A rule that can begin with itself never gets a rank. */
-static int rank(struct ranking *k, const struct rules *r, struct err *e)
-{
-    struct grammar *g = k->g;
-    uint32_t n = 0;
-
-    memset(k->mark, 0xff, g->n_node * sizeof(*k->mark));
-    for (uint32_t i = 0; i < g->n_rule; i++)
-        for (uint32_t f = beginnings(k, i); f-- > 0;)
-            k->callers[k->found[f]]++;
-    memset(k->mark, 0xff, g->n_node * sizeof(*k->mark));
-    for (uint32_t i = 0; i < g->n_rule; i++)
-        if (!k->callers[i])
-            k->ranked[n++] = i;
-    for (uint32_t i = 0; i < n; i++) {
-        g->rule[k->ranked[i]].rank = i;
-        for (uint32_t f = beginnings(k, k->ranked[i]); f-- > 0;)
-            if (!--k->callers[k->found[f]])
-                k->ranked[n++] = k->found[f];
-    }
-    for (uint32_t i = 0; i < r->n_rule && n < g->n_rule; i++)
-        if (k->callers[i]) {
-            const struct expr *label = &r->expr[r->rule[i].label];
-            char name[160];
-
-            return err_set(
-                e, ERR_UNSUPPORTED, "%s may begin with itself (or with one that does)",
-                json_printable(name, sizeof(name), (const char *)&r->byte[label->a], label->n));
-        }
-    return 0;
-}
-
-static int properties(struct build *b)
-{
-    struct grammar *g = b->g;
-    struct ranking k = {.g = g};
-    const struct net_rule *root = &g->rule[g->root];
-    int rc = 0;
-
-    k.stack = calloc(g->n_node + g->n_edge + 1, sizeof(*k.stack));
-    k.mark = calloc(g->n_node + 1, sizeof(*k.mark));
-    k.callers = calloc(g->n_rule + 1, sizeof(*k.callers));
-    k.ranked = calloc(g->n_rule + 1, sizeof(*k.ranked));
-    k.found = calloc(g->n_edge + 1, sizeof(*k.found));
-    if (!k.stack || !k.mark || !k.callers || !k.ranked || !k.found) {
-        rc = err_set(b->e, ERR_NOMEM, "grammar of %zu nodes", g->n_node);
-    } else {
-        heights(b);
-        nullables(b, k.stack, k.mark);
-        key_nodes(g, k.stack, k.mark);
-        if (root->height == HEIGHT_NEVER)
-            rc = err_set(b->e, ERR_FORMAT, "nothing finite satisfies it");
-        else if (root->height >= GRAMMAR_DEPTH_MAX)
-            rc = err_set(b->e, ERR_LIMIT, "whatever satisfies it nests %u deep, at most %d",
-                         root->height, GRAMMAR_DEPTH_MAX - 1);
-        else
-            rc = rank(&k, b->r, b->e);
-    }
-    free(k.stack);
-    free(k.mark);
-    free(k.callers);
-    free(k.ranked);
-    free(k.found);
-    return rc;
-}
-
 /* Everything is allowed until this token comes, and then what the root rule says. */
 static void begin_after(struct rules *r, int32_t after)
 {
@@ -876,7 +531,7 @@ static int build(struct build *b)
         emit(b, r->rule[i].expr, start, end);
     }
     b->g->root = r->root;
-    return b->failed ? b->e->code : properties(b);
+    return b->failed ? b->e->code : net_properties(b->g, b->e);
 }
 
 int grammar_compile(struct grammar **out, enum grammar_kind kind, const char *text, size_t len,

@@ -1,5 +1,5 @@
-/* model/grammar_net.h - the compiled grammar, shared by grammar.c (makes it) and grammar_match.c
- * (walks it).
+/* model/grammar_net.h - the compiled grammar, shared by grammar.c, grammar_properties.c (make it)
+ * and whoever walks it (grammar_match.h).
  *
  * A rule is a piece of network from `start` to an end node. The activation of a rule has one
  * register: the count of a repetition, or the list of an object's keys.
@@ -9,6 +9,7 @@
 
 #include "model/dfa.h"
 #include "model/grammar.h"
+#include "model/json_text.h"
 #include "model/rules.h"
 
 enum edge_kind {
@@ -45,7 +46,6 @@ struct net_rule {
 };
 
 enum leaf_kind { LEAF_BYTES, LEAF_DFA, LEAF_STRING, LEAF_KEY };
-enum { STRING_START, STRING_BODY }; /* states of the JSON string automata */
 
 struct leaf {
     enum leaf_kind kind;
@@ -69,5 +69,9 @@ struct grammar {
 };
 
 enum { HEIGHT_NEVER = 0x7fff };
+
+/* Heights, nullable, rank, keys of a network that is built. ERR_UNSUPPORTED: a rule may begin with
+ * itself; ERR_FORMAT: nothing finite satisfies it; ERR_LIMIT: what does nests too deep. */
+int net_properties(struct grammar *g, struct err *e);
 
 #endif

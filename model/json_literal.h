@@ -4,7 +4,7 @@
 
 #include <jansson.h>
 
-#include "model/buf.h"
+#include "base/buf.h"
 
 /* Compact. A number gets the fewest digits that read back as the same one: 19.99, and not
  * 19.989999999999998, which a reader of decimals takes for another. Memory that runs out is

@@ -176,31 +176,6 @@ static uint32_t character(struct regex *p)
     return out;
 }
 
-static int by_lo(const void *a, const void *b)
-{
-    const struct char_range *x = a, *y = b;
-
-    return (x->lo > y->lo) - (x->lo < y->lo);
-}
-
-static unsigned negate(struct char_range *range, unsigned n, uint32_t most)
-{
-    struct char_range out[RANGES_MAX + 1];
-    unsigned m = 0;
-    uint32_t next = 0;
-
-    qsort(range, n, sizeof(*range), by_lo);
-    for (unsigned i = 0; i < n; i++) {
-        if (range[i].lo > next && next <= most)
-            out[m++] = (struct char_range){next, range[i].lo - 1 < most ? range[i].lo - 1 : most};
-        next = range[i].hi + 1 > next ? range[i].hi + 1 : next;
-    }
-    if (next <= most)
-        out[m++] = (struct char_range){next, most};
-    memcpy(range, out, m * sizeof(*out));
-    return m;
-}
-
 static uint32_t class(struct regex *p)
 {
     struct char_range range[RANGES_MAX + 8];
@@ -247,7 +222,7 @@ static uint32_t class(struct regex *p)
         return refuse(p, ERR_FORMAT, "a class that does not end");
     p->at++;
     if (negated)
-        n = negate(range, n, ascii ? 0x7e : 0x10ffff);
+        n = char_ranges_negate(range, n, ascii ? 0x7e : 0x10ffff);
     return json_chars(p, range, n);
 }
 

@@ -9,8 +9,8 @@
 #ifndef MODEL_JSON_TREE_H
 #define MODEL_JSON_TREE_H
 
+#include "base/buf.h"
 #include "base/err.h"
-#include "model/buf.h"
 
 #include <stdint.h>
 

@@ -4,9 +4,10 @@
  * goes, unweighted, into the slot that the row's selection gave it. The sum over slots is taken at
  * the end in selection order, so the order of arrival never shows.
  */
+#include "model/moe.h"
+
 #include <string.h>
 
-#include "model/moe.h"
 #include "model/router.h"
 
 static void route_rows(void *arg, unsigned t0, unsigned t1, unsigned thread)

@@ -11,6 +11,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/hash.h"
+
 enum { NAME_BYTES = 80, AGE_MIN = 30, FILES_MAX = 65536 };
 
 static const char suffix[] = ".wstate";
@@ -44,20 +46,16 @@ static void tag_of(char out[STATE_TAG_BYTES], const char *tag)
         memcpy(out, tag, strnlen(tag, STATE_TAG_BYTES));
 }
 
-/* FNV-1a over what is equal: it finds, and the ids themselves decide. */
+/* Over what is equal: it finds, and the ids themselves decide. */
 static uint64_t key_begin(const char tag[STATE_TAG_BYTES])
 {
-    uint64_t h = 0xcbf29ce484222325u;
-
-    for (unsigned i = 0; i < STATE_TAG_BYTES; i++)
-        h = (h ^ (uint8_t)tag[i]) * 0x100000001b3u;
-    return h;
+    return hash_bytes(HASH_BEGIN, tag, STATE_TAG_BYTES);
 }
 
 static uint64_t key_add(uint64_t h, const int32_t *ids, size_t n)
 {
     for (size_t i = 0; i < n; i++)
-        h = (h ^ (uint32_t)ids[i]) * 0x100000001b3u;
+        h = hash_step(h, (uint32_t)ids[i]);
     return h;
 }
 

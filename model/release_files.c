@@ -81,8 +81,8 @@ int release_file(char **bytes, size_t *n, int dirfd, const char *name, size_t mo
 /* *out NULL: there is no such file. */
 static int read_json(json_t **out, int dirfd, const char *name, struct err *e)
 {
-    char *text;
-    size_t n;
+    char *text = NULL;
+    size_t n = 0;
     int bad;
 
     *out = NULL;

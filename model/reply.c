@@ -1,5 +1,6 @@
 #include "model/reply.h"
 
+#include "base/hash.h"
 #include "model/json_write.h"
 
 #include <inttypes.h>
@@ -288,13 +289,13 @@ int reply_message(struct reply *r, struct str *json, struct err *e)
 
 /* ---- open and close ---- */
 
-static uint64_t hash_of(const int32_t *ids, size_t n) /* FNV-1a */
+static uint64_t hash_of(const int32_t *ids, size_t n)
 {
-    uint64_t h = UINT64_C(0xcbf29ce484222325);
+    uint64_t h = HASH_BEGIN;
 
     for (size_t i = 0; i < n; i++)
         for (unsigned shift = 0; shift < 32; shift += 8)
-            h = (h ^ ((uint32_t)ids[i] >> shift & 0xff)) * UINT64_C(0x100000001b3);
+            h = hash_step(h, (uint32_t)ids[i] >> shift & 0xff);
     return h;
 }
 

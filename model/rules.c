@@ -106,6 +106,31 @@ uint32_t expr_text(struct rules *r, const char *text)
     return expr_bytes(r, text, strlen(text));
 }
 
+static int by_lo(const void *a, const void *b)
+{
+    const struct char_range *x = a, *y = b;
+
+    return (x->lo > y->lo) - (x->lo < y->lo);
+}
+
+unsigned char_ranges_negate(struct char_range *range, unsigned n, uint32_t most)
+{
+    unsigned m = 0;
+    uint32_t next = 0;
+
+    qsort(range, n, sizeof(*range), by_lo);
+    for (unsigned i = 0; i < n; i++) {
+        struct char_range x = range[i]; /* m <= i: what is written has been read */
+
+        if (x.lo > next && next <= most)
+            range[m++] = (struct char_range){next, x.lo - 1 < most ? x.lo - 1 : most};
+        next = x.hi + 1 > next ? x.hi + 1 : next;
+    }
+    if (next <= most)
+        range[m++] = (struct char_range){next, most};
+    return m;
+}
+
 uint32_t expr_chars(struct rules *r, const struct char_range *range, size_t n)
 {
     struct expr x = {.kind = EXPR_CHARS, .a = (uint32_t)r->n_range, .n = (uint32_t)n};

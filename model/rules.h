@@ -49,6 +49,10 @@ struct char_range {
     uint32_t lo, hi;
 };
 
+/* Sorts n ranges and turns them into those between them, up to `most`; there is room for one more.
+ * Returns how many they are. */
+unsigned char_ranges_negate(struct char_range *range, unsigned n, uint32_t most);
+
 struct rule {
     uint32_t expr;  /* EXPR_UNSET until it has one */
     uint32_t label; /* EXPR_BYTES: its name, for messages */
@@ -95,10 +99,6 @@ uint32_t expr_token(struct rules *r, enum expr_kind kind, int32_t id);
 #define EXPR_ALT(r, ...)                                                                           \
     expr_alt(r, (const uint32_t[]){__VA_ARGS__},                                                   \
              sizeof((const uint32_t[]){__VA_ARGS__}) / sizeof(uint32_t))
-
-/* The automaton of JSON strings of min to max characters; NULL: no memory, or too many states. In
- * grammar.c, with the leaves for strings. */
-struct dfa *grammar_string_dfa(uint32_t min, uint32_t max, struct err *e);
 
 /* The automaton of an expression without rules, strings, keys and tokens in it, or with rules that
  * have none. *out NULL and 0: it has, or it would need more than `states` states; *work, what may

@@ -153,7 +153,7 @@ static double log_sum(const float *logits, unsigned vocab, float *largest)
     for (unsigned i = 0; i < vocab; i++)
         sum += (double)poly_exp(logits[i] - m);
     *largest = m;
-    return log(sum);
+    return log(sum); /* the largest adds 1 */
 }
 
 float sampler_logprob(const float *logits, unsigned vocab, int32_t id)

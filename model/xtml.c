@@ -9,6 +9,17 @@ struct attribute {
     struct str value;
 };
 
+void xtml_attribute(struct buf *b, struct str v)
+{
+    for (size_t i = 0; i < v.len; i++)
+        if (v.s[i] == '&')
+            buf_str(b, STR("&amp;"));
+        else if (v.s[i] == '"')
+            buf_str(b, STR("&quot;"));
+        else
+            buf_put(b, &v.s[i], 1);
+}
+
 static void mark(struct prompt *p, enum marker m)
 {
     prompt_markup(p, chat_marker_text(m));
@@ -16,7 +27,7 @@ static void mark(struct prompt *p, enum marker m)
 
 static void put_value(struct prompt *p, struct str v)
 {
-    buf_attribute(prompt_begin(p), v);
+    xtml_attribute(prompt_begin(p), v);
     prompt_end(p, TOKEN_CONTENT);
 }
 

@@ -11,6 +11,9 @@
 
 #include "model/chat.h"
 
+/* As the value of an attribute: & and " are what could end one, nothing else is escaped. */
+void xtml_attribute(struct buf *b, struct str v);
+
 /* ERR_UNSUPPORTED: an image, and the container has no control tokens for images. */
 int xtml_render(struct prompt *p, const struct chat *chat, const struct conversation *c,
                 struct err *e);

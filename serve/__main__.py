@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import ctypes
 import json
 import logging
 import os
@@ -26,6 +27,8 @@ except ModuleNotFoundError as e:
              "that has them")
 except ImportError as e:
     sys.exit(f"waste serve: {e}")
+
+M_MMAP_THRESHOLD = -3  # of malloc.h
 
 
 def size(text):
@@ -408,9 +411,19 @@ class Serving:
         self.log.info("stopped")
 
 
+def give_back_large_blocks():
+    """What bodies and answers took goes back to the system when it is freed. glibc moves its
+    threshold for that up to 32 MiB, and then they stay in heaps that never shrink."""
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):
+        libc.mallopt(M_MMAP_THRESHOLD, 1 << 20)
+
+
 def main():
+    give_back_large_blocks()
     o = arguments().parse_args()
     log = open_log(o.log_level)
+    sys.setswitchinterval(0.001)  # a thread that works on a large body lets the loop go on
     try:
         serving = Serving(o, log)
         code = asyncio.run(serving.run())

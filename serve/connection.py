@@ -8,16 +8,45 @@ hear that the client has gone.
 import asyncio
 import json
 
-from aiohttp import web
+from aiohttp import HttpVersion10, HttpVersion11, web
 
 from serve.errors import ApiError
 
+SLICE = 4096  # elements of a long list
 HEAD_BYTES = 1 << 20  # of a head, or of requests that do not wait for the answer to the one before
 
 
 def json_response(value, status=200, headers=None):
     return web.Response(body=json.dumps(value, ensure_ascii=False).encode(errors="replace"),
                         status=status, headers=headers, content_type="application/json")
+
+
+def list_response(member, array, made=None, **more):
+    """A JSON object with a list that may have millions of elements: made(element), if given. It is
+    written in slices, between which other threads run."""
+    slices = (array[at:at + SLICE] for at in range(0, len(array), SLICE))
+    parts = (json.dumps(part if made is None else [made(x) for x in part], ensure_ascii=False)
+             [1:-1] for part in slices)
+    text = json.dumps({**more, member: []}, ensure_ascii=False)
+    text = "".join((text[:-2], ", ".join(parts), "]}"))
+    return web.Response(body=text.encode(errors="replace"), content_type="application/json")
+
+
+def check_head(http):
+    """Refuse what two programs can read in two ways, of which one may stand before us."""
+    why = None
+    if http.version not in (HttpVersion10, HttpVersion11):
+        why = "HTTP/%d.%d: only 1.0 and 1.1 are spoken here" % http.version
+    elif any(name != name.strip() for name, _ in http.raw_headers):
+        why = "white space before the colon of a header"
+    elif len(http.headers.getall("Host", ())) > 1:
+        why = "more than one Host"
+    elif "Transfer-Encoding" in http.headers and (
+            http.version == HttpVersion10
+            or http.headers["Transfer-Encoding"].lower() != "chunked"):
+        why = "Transfer-Encoding: nothing but chunked, in HTTP/1.1"
+    if why:
+        raise ApiError(400, why, headers={"Connection": "close"})
 
 
 class Connection(web.RequestHandler):

@@ -60,9 +60,9 @@ def sampling(f, default_temperature):
         s["repeat_window"] = window
     bias = f.object("logit_bias")
     if bias and bias.value:
+        if len(bias.value) > MOST_BIAS:
+            raise invalid(bias.path, f"{len(bias.value)} biases, at most {MOST_BIAS}")
         s["logit_bias"] = [_bias(bias, member) for member in bias.value]
-        if len(s["logit_bias"]) > MOST_BIAS:
-            raise invalid(bias.path, f"{len(s['logit_bias'])} biases, at most {MOST_BIAS}")
     return s
 
 

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from serve import anthropic, constrain, engine, openai, page, responses
 from serve.budget import Budget, Share
-from serve.connection import json_response
+from serve.connection import check_head, json_response, list_response
 from serve.errors import ApiError, busy, invalid, no_images
 from serve.fields import Fields, parse
 from serve.images import Pictures
@@ -26,6 +26,7 @@ from serve.stream import Exchange, Sse, at_once, streamed
 ALLOWED_HEADERS = ("Authorization, Content-Type, X-Api-Key, Idempotency-Key, Anthropic-Version, "
                    "Anthropic-Beta, OpenAI-Organization, OpenAI-Project, X-Conversation-Id")
 WATCHED = ("/live", "/metrics")  # what tells of others' requests
+LARGE = 1 << 16  # bytes of a body; what has more is worked on beside the loop, one at a time
 BODIES = PICTURES = 4  # times the largest body: bodies that are read, pictures that wait
 OUT_OF_SCOPE = {"/v1/embeddings": "embeddings", "/v1/rerank": "reranking",
                 "/v1/images/generations": "making images", "/v1/audio/speech": "audio",
@@ -93,6 +94,7 @@ class Routes:
         self.replays = Replays()
         self.bodies = Budget("bodies", BODIES * options.max_body)
         self.pictures = Budget("images", PICTURES * options.max_body)
+        self.large = asyncio.Semaphore(1)
         self.in_flight = {}  # requests being worked on, by key
         self.table = {
             "/health": {"GET": self.health},
@@ -139,6 +141,7 @@ class Routes:
             handler = self._route(request.http)
             if request.http.method == "OPTIONS":
                 return web.Response(status=204, headers={**headers, **handler})
+            check_head(request.http)
             if self._known(request.path) in WATCHED:
                 self._check_host(request.http)
             self._authenticate(request)
@@ -150,7 +153,7 @@ class Routes:
         except ApiError as e:
             self._note(request, e)
             response = json_response(e.body(dialect), e.status, e.headers)
-            if e.status in (401, 403, 408, 411, 413, 415, 503):
+            if e.status in (401, 403, 408, 411, 413, 415, 503) or "Connection" in e.headers:
                 response.force_close()  # the body may not have been read
         if not response.prepared:
             response.headers.update(self._headers(request))
@@ -267,7 +270,8 @@ class Routes:
         if http.headers.get("Expect", "").lower() == "100-continue":
             http.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         try:
-            return await asyncio.wait_for(self._read_all(http, most, share), self.options.body_timeout)
+            return await asyncio.wait_for(self._read_all(http, most, share),
+                                          self.options.body_timeout)
         except asyncio.TimeoutError:
             raise ApiError(408, "the body did not come in "
                                 f"{self.options.body_timeout:g} s") from None
@@ -340,21 +344,26 @@ class Routes:
     # ---- text ------------------------------------------------------------------------------------
 
     async def tokenize(self, request):
+        return await self._apart(request, self._tokenize, request)
+
+    def _tokenize(self, request):
         f = request.fields()
         text = f.string("content", f.string("prompt", f.string("text")))
         if text is None:
             raise invalid("content", "content has to be a string")
         mode = engine.MARKUP if f.boolean("parse_special") else engine.CONTENT
-        ids = await asyncio.to_thread(self.tokenizer.encode, text, mode)
-        out = {"tokens": ids, "count": len(ids)}
+        ids = self.tokenizer.encode_array(text, mode)
+        made = None
         if f.boolean("with_pieces"):
-            out["tokens"] = [{"id": t, "piece": openai.token_text(self.tokenizer, t)} for t in ids]
-        return json_response(out)
+            def made(t):
+                return {"id": t, "piece": openai.token_text(self.tokenizer, t)}
+        return list_response("tokens", ids, made, count=len(ids))
 
     async def detokenize(self, request):
-        f = request.fields()
-        ids = self._ids(f, "tokens")
-        data = await asyncio.to_thread(self.tokenizer.decode, ids)
+        return await self._apart(request, self._detokenize, request)
+
+    def _detokenize(self, request):
+        data = self.tokenizer.decode(self._ids(request.fields(), "tokens"))
         return json_response({"content": data.decode("utf-8", "replace")})
 
     def _ids(self, f, member):
@@ -364,15 +373,34 @@ class Routes:
         return ids
 
     async def apply_template(self, request):
-        f = request.fields()
+        f = await self._fields(request)
         prompt = (await self._render(request, f, as_it_came=True)).prompt
+
+        def shown():
+            return list_response("tokens", prompt.ids, prompt=prompt.text(), count=len(prompt.ids),
+                                 reasoning_effort=prompt.effort)
+
         try:
-            return json_response({"prompt": prompt.text(), "tokens": list(prompt.ids),
-                                  "count": len(prompt.ids), "reasoning_effort": prompt.effort})
+            return await self._apart(request, shown)
         finally:
             prompt.close()
 
     # ---- answers ---------------------------------------------------------------------------------
+
+    async def _apart(self, request, work, *args):
+        """work(*args); in a thread of its own, and alone, if there is much to work on."""
+        if len(request.body) < LARGE:
+            return work(*args)
+        async with self.large:
+            return await asyncio.to_thread(work, *args)
+
+    async def _fields(self, request, conversation=None):
+        """The request, or what conversation(request) makes of it."""
+        def fields():
+            f = request.fields()
+            return (f, Fields(conversation(f))) if conversation else f
+
+        return await self._apart(request, fields)
 
     def _chat(self):
         if not self.chat:
@@ -403,7 +431,7 @@ class Routes:
             raise constrain.refusal(e, f.value) from None
 
     async def chat_completions(self, request):
-        f = request.fields()
+        f = await self._fields(request)
         options = openai.chat_options(f, self.options.temperature)
 
         def answer(prompt):
@@ -414,8 +442,8 @@ class Routes:
                                     as_it_came=True)
 
     async def messages(self, request):
-        f = request.fields()
-        options, body = anthropic.options(f), Fields(anthropic.conversation(f))
+        f, body = await self._fields(request, anthropic.conversation)
+        options = anthropic.options(f)
         options.settings = openai.sampling(f, self.options.temperature)
 
         def answer(prompt):
@@ -424,14 +452,13 @@ class Routes:
         return await self._converse(request, options, body, answer, anthropic.MessagesSse())
 
     async def count_tokens(self, request):
-        body = Fields(anthropic.conversation(request.fields()))
+        _, body = await self._fields(request, anthropic.conversation)
         return json_response({
             "input_tokens": len((await self._render(request, body)).prompt.ids)})
 
     async def responses(self, request):
-        f = request.fields()
+        f, body = await self._fields(request, responses.conversation)
         options = responses.options(f, self.options.temperature)
-        body = Fields(responses.conversation(f))
 
         def answer(prompt):
             return responses.ResponsesAnswer(self.model_id, f.value, options, len(prompt.ids),
@@ -441,7 +468,7 @@ class Routes:
 
     async def _converse(self, request, options, f, answer, sse, as_it_came=False):
         """f, as_it_came: see _render. answer(prompt): how it is told."""
-        self._check_room()
+        self._check_room(request)
         r = await self._render(request, f, as_it_came)
         options.settings.update(r.constraint)
         if options.thinking_budget is not None:
@@ -467,13 +494,13 @@ class Routes:
             prompt.close()
 
     async def completions(self, request):
-        f = request.fields()
+        f = await self._fields(request)
         options = openai.completion_options(f, self.options.temperature)
         if options.max_tokens is None:
             options.max_tokens = 16  # what OpenAI's clients expect of this endpoint
         options.settings.update(constrain.of_text(f))
         options.limited_by = "json_schema" if f.get("json_schema") else "grammar"
-        self._check_room()
+        self._check_room(request)
         ids, text = await self._text_prompt(f)
         readers = [TextReader(self.tokenizer, options.stops, options.logprobs is not None)
                    for _ in range(options.n)]
@@ -490,6 +517,8 @@ class Routes:
             prompt = prompt[0]
         if isinstance(prompt, str) and prompt:
             return await asyncio.to_thread(self.tokenizer.encode_array, prompt), prompt
+        if isinstance(prompt, list) and prompt:
+            self._check_length(prompt, "prompt")
         if isinstance(prompt, list) and prompt and all(type(t) is int for t in prompt):
             vocab = self.scheduler.ctx.engine.vocab
             if not all(0 <= t < vocab for t in prompt):
@@ -497,10 +526,20 @@ class Routes:
             return engine.ids_array(prompt), None
         raise invalid("prompt", "prompt has to be one text that is not empty, or one array of ids")
 
-    def _check_room(self):
-        """Before anything is computed: is this server ready at all?"""
-        if self.scheduler.phase != READY:
-            raise busy(f"the server is {self.scheduler.phase}", 5)
+    def _check_room(self, request):
+        """Before anything is rendered. Who asks again may be joined to an answer in the making."""
+        if self.replays.name(request) and self.scheduler.phase == READY:
+            return
+        try:
+            self.scheduler.check_room()
+        except Full as e:
+            raise busy(str(e), e.retry_after) from None
+
+    def _check_length(self, ids, member):
+        ctx_max = self.scheduler.ctx.model.ctx_max
+        if len(ids) >= ctx_max:
+            raise invalid(member, f"the prompt has {len(ids)} tokens, and the context {ctx_max}",
+                          "context_length_exceeded")
 
     def _enter(self, request):
         most = self.options.per_key
@@ -512,11 +551,7 @@ class Routes:
 
     async def _run(self, request, options, ids, readers, answer, *, sse=None, **more):
         """Jobs, from submission to the last byte. more: of each job."""
-        ctx_max = self.scheduler.ctx.model.ctx_max
-        if len(ids) >= ctx_max:
-            raise invalid("messages" if "ends" in more else "prompt",
-                          f"the prompt has {len(ids)} tokens, and the context {ctx_max}",
-                          "context_length_exceeded")
+        self._check_length(ids, "messages" if "ends" in more else "prompt")
         name = self.replays.name(request)
         request.forget()
         earlier = name and self.replays.get(name, request)

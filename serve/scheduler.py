@@ -159,16 +159,17 @@ class Scheduler:
     def submit(self, *jobs):
         """Into the queue, all or none. Raises Full."""
         with self.lock:
-            if self.phase != READY:
-                raise Full(f"the server is {self.phase}", 5)
-            if len(self.queue) + len(jobs) > self.n_queue + self._n_free():
-                raise Full(f"{len(self.queue)} requests are waiting, and {self.n_queue} may",
-                           self._retry_after())
+            self._check_room()
             for job in jobs:
                 job.max_tokens = job.max_tokens or self.max_tokens
             self.queue.extend(jobs)
             self._tell_positions()
             self.lock.notify_all()
+
+    def check_room(self):
+        """Raises what submit would raise now; for those who have yet to make their jobs."""
+        with self.lock:
+            self._check_room()
 
     def cancel(self, job, failed=None):
         """It ends within one layer if nobody else is in the pass, else with the pass."""
@@ -220,6 +221,14 @@ class Scheduler:
 
     def _n_free(self):
         return sum(s.job is None for s in self.slots)
+
+    def _check_room(self):
+        """One place is enough for all jobs of a request: where many wait, several are never free."""
+        if self.phase != READY:
+            raise Full(f"the server is {self.phase}", 5)
+        if len(self.queue) >= self.n_queue + self._n_free():
+            raise Full(f"{len(self.queue)} requests are waiting, and {self.n_queue} may",
+                       self._retry_after())
 
     def _retry_after(self):
         waves = 1 + len(self.queue) // max(1, len(self.slots))

@@ -265,8 +265,8 @@ static void add_engines(struct trial *t, struct io_arm *arm, unsigned *n)
 {
     const struct io_ops *const *engines = io_engines();
 
-    for (unsigned i = 0; engines[i] && i < ENGINES_MAX; i++) {
-        const bool registers = engines[i]->shrink != NULL;
+    for (unsigned i = 0; i < ENGINES_MAX && engines[i]; i++) {
+        const unsigned registers = engines[i]->shrink ? 1 : 0;
 
         if (!flag_names(opt.engines, engines[i]->name))
             continue;

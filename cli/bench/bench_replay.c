@@ -275,12 +275,11 @@ static json_t *curve_json(const struct curve *c, const char *path)
             if (policy_wanted(p))
                 json_array_append_new(runs, counts_json(c, &c->point[i], p));
         json_array_append_new(
-            sizes,
-            json_pack("{s:i, s:o, s:o}", "records", (int)c->point[i].n_frames, "bytes",
-                      c->record_bytes
-                          ? json_integer((json_int_t)(c->point[i].n_frames * c->record_bytes))
-                          : json_null(),
-                      "runs", runs));
+            sizes, json_pack("{s:i, s:o, s:o}", "records", (int)c->point[i].n_frames, "bytes",
+                             c->record_bytes ? json_integer((json_int_t)c->point[i].n_frames *
+                                                            (json_int_t)c->record_bytes)
+                                             : json_null(),
+                             "runs", runs));
     }
     for (unsigned p = 0; p < N_POLICIES; p++) {
         const struct point *k = policy_wanted(p) ? knee(c, p) : NULL;

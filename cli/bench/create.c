@@ -2,6 +2,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -9,17 +13,32 @@
 
 enum { CREATE_CHUNK = 1 << 20 };
 
-int create_file(const char *path, uint64_t bytes, struct err *e)
+/* Ctrl-C and kill wait until a chunk is written, so that nothing is left behind. */
+static void hold_signals(sigset_t *before)
 {
-    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    sigset_t held;
+
+    sigemptyset(&held);
+    sigaddset(&held, SIGINT);
+    sigaddset(&held, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &held, before);
+}
+
+static bool signal_waits(void)
+{
+    sigset_t waiting;
+
+    return !sigpending(&waiting) &&
+           (sigismember(&waiting, SIGINT) || sigismember(&waiting, SIGTERM));
+}
+
+static int fill(int fd, const char *path, uint64_t bytes, struct err *e)
+{
     uint64_t seed = 1, *chunk = malloc(CREATE_CHUNK);
     int rc = 0;
 
-    if (fd < 0 || !chunk) {
-        rc = fd < 0 ? err_sys(e, errno, "--create %s", path)
-                    : err_set(e, ERR_NOMEM, "--create %s", path);
-        goto out;
-    }
+    if (!chunk)
+        return err_set(e, ERR_NOMEM, "--create %s", path);
     for (uint64_t at = 0; at < bytes && !rc;) {
         const size_t n = bytes - at < CREATE_CHUNK ? (size_t)(bytes - at) : CREATE_CHUNK;
         ssize_t put;
@@ -30,16 +49,37 @@ int create_file(const char *path, uint64_t bytes, struct err *e)
         if (put <= 0)
             rc = err_sys(e, put < 0 ? errno : ENOSPC, "--create %s: after %llu of %llu bytes", path,
                          (unsigned long long)at, (unsigned long long)bytes);
+        else if (signal_waits())
+            rc = err_set(e, ERR_CANCELLED, "--create %s", path);
         else
             at += (uint64_t)put;
     }
     if (!rc && fsync(fd))
         rc = err_sys(e, errno, "--create %s", path);
-    if (rc)
-        unlink(path); /* ours: it did not exist */
-out:
-    if (fd >= 0)
-        close(fd);
     free(chunk);
+    return rc;
+}
+
+int create_file(const char *path, uint64_t bytes, struct err *e)
+{
+    char partial[PATH_MAX];
+    sigset_t before;
+    int fd, rc;
+
+    if (!access(path, F_OK))
+        return err_sys(e, EEXIST, "--create %s", path);
+    if (snprintf(partial, sizeof(partial), "%s.partial", path) >= (int)sizeof(partial))
+        return err_sys(e, ENAMETOOLONG, "--create %s", path);
+    fd = open(partial, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    if (fd < 0)
+        return err_sys(e, errno, "--create %s", partial);
+    hold_signals(&before);
+    rc = fill(fd, path, bytes, e);
+    close(fd);
+    if (!rc && rename(partial, path))
+        rc = err_sys(e, errno, "--create %s", path);
+    if (rc)
+        unlink(partial);
+    pthread_sigmask(SIG_SETMASK, &before, NULL); /* what waited ends the program here */
     return rc;
 }

@@ -6,8 +6,9 @@
 
 #include "base/err.h"
 
-/* So many random bytes, on the disk when it returns. ERR_IO: also when path exists. A file that
- * could not be finished is gone. */
+/* So many random bytes, on the disk when it returns. ERR_IO: also when path exists. Until
+ * then it is PATH.partial, which goes with a failure, with SIGINT and with SIGTERM; not with
+ * SIGKILL. */
 int create_file(const char *path, uint64_t bytes, struct err *e);
 
 #endif

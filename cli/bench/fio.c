@@ -163,8 +163,7 @@ int fio_run(const char *file, const struct read_work *w, struct fio_way way,
     escape(name, file);
     snprintf(arg[0], ARG_BYTES, "--bs=%u", w->record_bytes);
     snprintf(arg[1], ARG_BYTES, "--iodepth=%u", w->depth);
-    snprintf(arg[2], ARG_BYTES, "--size=%llu",
-             (unsigned long long)(w->n_records * w->record_bytes));
+    snprintf(arg[2], ARG_BYTES, "--size=%llu", (unsigned long long)w->n_records * w->record_bytes);
     snprintf(arg[3], ARG_BYTES, "--io_size=%llu", (unsigned long long)w->n_reads * w->record_bytes);
     snprintf(arg[4], ARG_BYTES, "--randseed=%llu", (unsigned long long)(w->seed >> 1));
     argv[n++] = "fio";

@@ -496,7 +496,7 @@ static void make_tower(struct task *t, const struct making *m, unsigned variant)
     t->data = (uint8_t *)(void *)store_floats(
         s, (size_t)TOWER_HEADS * TOWER_PATCHES * 2 * TOWER_DIM, -1, 1);
     t->a = store_floats(s, (size_t)t->T * TOWER_HIDDEN, -1, 1);
-    snprintf(t->name, sizeof(t->name), "tower Q8, 896 x 896, %u blocks, by %u of %u patches",
+    snprintf(t->name, sizeof(t->name), "tower Q8, 896 x 896, %d blocks, by %u of %d patches",
              TOWER_BLOCKS, t->T, TOWER_PATCHES);
     t->fmas = (double)t->T * (4.0 * TOWER_HIDDEN * TOWER_WIDE + 2.0 * TOWER_HIDDEN * TOWER_INNER +
                               2.0 * TOWER_PATCHES * TOWER_WIDE);

@@ -25,6 +25,7 @@ enum {
     STAGES = FORMAT_STAGES_MAX,
     ENTRIES = FORMAT_ENTRIES_MAX,
     LINE = 64,
+    PIECE = 64, /* bytes of a table of few entries */
 };
 
 INLINE size_t round_up(size_t n)
@@ -46,6 +47,35 @@ INLINE bool is_packed(const struct rvq_shape *s)
 {
     return s->cell_bytes < s->stages; /* four 6-bit indices in 3 bytes */
 }
+
+/* fn(..., stages, packed): the three usual cells get loops of their own. */
+#define BY_CELL(fn, shape, ...)                                                                    \
+    do {                                                                                           \
+        if (is_packed(shape))                                                                      \
+            fn(__VA_ARGS__, 4, true);                                                              \
+        else if ((shape)->stages == 3)                                                             \
+            fn(__VA_ARGS__, 3, false);                                                             \
+        else if ((shape)->stages == 2)                                                             \
+            fn(__VA_ARGS__, 2, false);                                                             \
+        else                                                                                       \
+            fn(__VA_ARGS__, (shape)->stages, false);                                               \
+    } while (0)
+
+/* fn(..., stages, packed, plane): the same for byte tables; those of few entries have short planes.
+ */
+#define BY_TABLE(fn, shape, ...)                                                                   \
+    do {                                                                                           \
+        if (is_packed(shape))                                                                      \
+            fn(__VA_ARGS__, 4, true, PIECE);                                                       \
+        else if (plane_bytes(shape) == PIECE)                                                      \
+            fn(__VA_ARGS__, (shape)->stages, false, PIECE);                                        \
+        else if ((shape)->stages == 3)                                                             \
+            fn(__VA_ARGS__, 3, false, ENTRIES);                                                    \
+        else if ((shape)->stages == 2)                                                             \
+            fn(__VA_ARGS__, 2, false, ENTRIES);                                                    \
+        else                                                                                       \
+            fn(__VA_ARGS__, (shape)->stages, false, ENTRIES);                                      \
+    } while (0)
 
 /* The entry of stage s in a cell; packed and s are constants where it matters. */
 INLINE unsigned entry(const uint8_t *cell, const bool packed, unsigned s)
@@ -72,7 +102,7 @@ INLINE size_t codes_offset(const struct rvq_shape *s)
 /* Bytes of a stage's byte table, one plane of it: what a vector kernel looks up in at once. */
 INLINE size_t plane_bytes(const struct rvq_shape *s)
 {
-    return s->entries <= 64 ? 64 : ENTRIES;
+    return s->entries <= PIECE ? PIECE : ENTRIES;
 }
 
 INLINE size_t byte_tables_bytes(const struct rvq_shape *s, size_t planes)

@@ -243,16 +243,7 @@ INLINE void rows_codes(float *y, const void *prepared, const uint8_t *index, con
         uint32_t n = min_u32(r1 - r, ROWS);
         alignas(32) float acc[ROWS] = {0};
 
-        if (is_packed(shape))
-            block_rows(acc, prepared, cell, shape, planes, 4, true, 64);
-        else if (plane_bytes(shape) == 64)
-            block_rows(acc, prepared, cell, shape, planes, shape->stages, false, 64);
-        else if (shape->stages == 3)
-            block_rows(acc, prepared, cell, shape, planes, 3, false, ENTRIES);
-        else if (shape->stages == 2)
-            block_rows(acc, prepared, cell, shape, planes, 2, false, ENTRIES);
-        else
-            block_rows(acc, prepared, cell, shape, planes, shape->stages, false, ENTRIES);
+        BY_TABLE(block_rows, shape, acc, prepared, cell, shape, planes);
         for (uint32_t i = 0; i < n; i++)
             y[r + i] = acc[i / 32 * 32 + i % 2 * 16 + i % 32 / 2] * half_to_f32(scale[r + i]);
     }

@@ -124,14 +124,7 @@ INLINE void f32_block(float *acc, struct tile t, uint32_t n, const uint32_t stag
 
 static void add_tile(float *acc, const struct tile *t, uint32_t n, const struct rvq_shape *shape)
 {
-    if (is_packed(shape))
-        f32_block(acc, *t, n, 4, true);
-    else if (shape->stages == 3)
-        f32_block(acc, *t, n, 3, false);
-    else if (shape->stages == 2)
-        f32_block(acc, *t, n, 2, false);
-    else
-        f32_block(acc, *t, n, shape->stages, false);
+    BY_CELL(f32_block, shape, acc, *t, n);
 }
 
 /* The components of an entry that lies `bytes` into a stage's codebook. */

@@ -20,19 +20,6 @@ enum {
 
 typedef float oct __attribute__((vector_size(4 * OCT)));
 
-/* The three usual cells get loops of their own. */
-#define BY_CELL(fn, shape, ...)                                                                    \
-    do {                                                                                           \
-        if (is_packed(shape))                                                                      \
-            fn(__VA_ARGS__, 4, true);                                                              \
-        else if ((shape)->stages == 3)                                                             \
-            fn(__VA_ARGS__, 3, false);                                                             \
-        else if ((shape)->stages == 2)                                                             \
-            fn(__VA_ARGS__, 2, false);                                                             \
-        else                                                                                       \
-            fn(__VA_ARGS__, (shape)->stages, false);                                               \
-    } while (0)
-
 /* Codebook with the entries innermost: [stage][d][ENTRIES]. */
 static void transpose(float *out, const float *codebook, const struct rvq_shape *shape)
 {

@@ -25,14 +25,7 @@ static void rows_direct(float *y, const void *prepared, const uint8_t *index, co
         uint32_t n = min_u32(r1 - r, ROWS);
         alignas(32) float acc[ROWS * DIM] = {0};
 
-        if (is_packed(shape))
-            direct_block(acc, x, codebook, at, n, shape, 4, true);
-        else if (shape->stages == 3)
-            direct_block(acc, x, codebook, at, n, shape, 3, false);
-        else if (shape->stages == 2)
-            direct_block(acc, x, codebook, at, n, shape, 2, false);
-        else
-            direct_block(acc, x, codebook, at, n, shape, shape->stages, false);
+        BY_CELL(direct_block, shape, acc, x, codebook, at, n, shape);
         for (uint32_t i = 0; i < n; i++)
             y[r + i] = fold8(acc + i * DIM) * half_to_f32(scale[r + i]);
     }

@@ -13,7 +13,6 @@
 enum {
     TOGETHER = 8, /* rows of `direct` */
     VECS = ROWS / 16,
-    PIECE = 64,
 };
 
 /* acc[row][DIM] of n rows, n a constant, over positions of one tile. */
@@ -298,16 +297,7 @@ INLINE void rows_codes(float *y, const void *prepared, const uint8_t *index, con
         uint32_t n = min_u32(r1 - r, ROWS);
         float acc[ROWS] = {0};
 
-        if (is_packed(shape))
-            block_rows(acc, prepared, cell, shape, planes, 4, true, PIECE);
-        else if (plane_bytes(shape) == PIECE)
-            block_rows(acc, prepared, cell, shape, planes, shape->stages, false, PIECE);
-        else if (shape->stages == 3)
-            block_rows(acc, prepared, cell, shape, planes, 3, false, ENTRIES);
-        else if (shape->stages == 2)
-            block_rows(acc, prepared, cell, shape, planes, 2, false, ENTRIES);
-        else
-            block_rows(acc, prepared, cell, shape, planes, shape->stages, false, ENTRIES);
+        BY_TABLE(block_rows, shape, acc, prepared, cell, shape, planes);
         for (uint32_t i = 0; i < n; i++)
             y[r + i] = acc[i] * half_to_f32(scale[r + i]);
     }

@@ -4,8 +4,10 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import struct
 import subprocess
+import time
 
 import pytest
 
@@ -13,6 +15,8 @@ BINARY = os.path.abspath(os.environ.get("WASTE_BIN", ""))
 GOLDEN = pathlib.Path(__file__).resolve().parents[1] / "golden"
 FAMILIES = ["kimi-linear", "k3", "deepseek", "k2"]
 BUDGET = "96M"
+EOS = 274  # <|im_end|> of the golden containers' tokenizer
+FOREVER = ["--logit-bias", f"{EOS}=-1000000"]
 
 
 def pytest_configure():
@@ -24,7 +28,7 @@ def clean_env(extra=None):
     """No WASTE_* of the caller: the program would refuse WASTE_BIN, as it should. Nor options."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("WASTE_")}
     env.pop("NO_COLOR", None)
-    env["XDG_CONFIG_HOME"] = "/nonexistent"
+    env["XDG_CONFIG_HOME"] = "/dev/null/none"  # root could make /nonexistent, and programs do
     env["TERM"] = "xterm"
     env.update(extra or {})
     return env
@@ -66,6 +70,23 @@ def run_lines(*args, check=0, **kw):
     assert lines[-1]["done"] is True and not any("done" in line for line in lines[:-1])
     assert "".join(line["text"] for line in lines[:-1]) == lines[-1]["text"]
     return lines[:-1], lines[-1]
+
+
+def run(model, *args, **kw):
+    return waste("run", model, *args, "--budget", BUDGET, **kw)
+
+
+def interrupt(args, ready, **kw):
+    # a shell starts background jobs with SIGINT ignored, and the program respects that
+    child = subprocess.Popen([BINARY, *map(str, args)], stdout=subprocess.PIPE,
+                             stderr=subprocess.PIPE, env=clean_env(),
+                             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL), **kw)
+    ready(child)
+    begun = time.monotonic()
+    child.send_signal(signal.SIGINT)
+    out, err = child.communicate(timeout=60)
+    assert time.monotonic() - begun < 10
+    return child.returncode, out, err
 
 
 class Container:

@@ -7,8 +7,10 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import stat
 import subprocess
+import time
 
 import pytest
 
@@ -274,6 +276,23 @@ def test_a_file_smaller_than_a_record_is_refused_with_both_sizes(tmp_path):
     path.write_bytes(bytes(8192))
     detail = bench_error("io", "--sizes", "64K", path, check=2)
     assert "8192 bytes" in detail and "65536" in detail
+
+
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_create_leaves_nothing(tmp_path, by):
+    path, partial = tmp_path / "records", tmp_path / "records.partial"
+    child = subprocess.Popen([BENCH, "io", "--create", "100G", "--no-fio", path], env=clean_env(),
+                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        for _ in range(3000):
+            if partial.exists() and partial.stat().st_size:
+                break
+            time.sleep(0.01)
+        child.send_signal(by)
+        assert child.wait(timeout=60) == -by
+    finally:
+        child.kill()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_create_makes_a_file_once(tmp_path):

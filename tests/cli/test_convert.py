@@ -306,6 +306,15 @@ def test_verify_against_finds_what_was_changed(small, tmp_path):
     (broken / "trunk.bin").write_bytes(data)
     got = waste_json("verify", broken, "--against", small / "k3", check=4)
     assert got["trunk_different"] == 1 and got["first_different"] == entry["name"]
+    assert got["config_different"] == ""
+    text = json.loads((small / "k3.waste" / "manifest.json").read_text())
+    text["config"]["rms_norm_eps"] *= 2
+    turned = Path(shutil.copytree(small / "k3.waste", tmp_path / "y"))
+    (turned / "manifest.json").write_text(json.dumps(text))
+    got = waste_json("verify", turned, "--against", small / "k3", check=4)
+    assert got["config_different"] == "rms_norm_eps" and got["trunk_different"] == 0
+    assert b"configuration: rms_norm_eps is not" in waste(
+        "verify", turned, "--against", small / "k3", check=4).stdout
     other = tmp_path / "other"
     och.write_checkpoint("k3", other, seed=99)
     got = waste_json("verify", small / "k3.waste", "--against", other, check=4)

@@ -66,7 +66,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         require(!state_load(fd, "state", &h, &s, &e));
         require(s.pos == h.pos && s.pos <= CTX);
         for (unsigned i = 0; i < s.pos; i++)
-            require(s.ids[i] >= 0 && s.ids[i] < (int32_t)hp.vocab);
+            require(s.ids[i] < (int32_t)hp.vocab); /* below 0: a row of a picture */
         require(s.choice >= -1 && s.choice < (int32_t)hp.vocab);
     } else {
         require(e.code && e.text[0] && s.pos == 0);

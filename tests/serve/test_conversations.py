@@ -480,8 +480,12 @@ def test_r6_a_full_queue_is_a_503_before_any_work():
         refused = s.post(CHAT, body)
         assert refused.status == 503 and int(refused.headers["Retry-After"]) >= 1
         assert refused.error["code"] == "overloaded"
+        too_long = {"messages": [user("the sea " * 9000)]}
+        assert s.post(CHAT, too_long).status == 503, "it was rendered, and that is work"
         for x in streams:
             x.abort()
+        s.wait_idle()
+        assert s.post(CHAT, too_long).status == 400
 
 
 def test_t27_an_error_in_a_stream_is_an_event_and_its_end(server):

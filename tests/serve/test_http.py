@@ -380,6 +380,29 @@ def test_r12_chunked_bodies_are_accepted(server):
     assert s.recv(1000).startswith(b"HTTP/1.1 200 ")
 
 
+def test_a_large_body_is_answered_like_a_small_one(server):
+    """Large ones are worked on in a thread, and their lists written in slices."""
+    small, large = "the sea", "the sea, " * 20000
+    few = server.post("/tokenize", {"content": small, "with_pieces": True}).json
+    assert "".join(p["piece"] for p in few["tokens"]) == small and few["count"] == len(few["tokens"])
+    many = server.post("/tokenize", {"content": large}).json
+    assert many["count"] == len(many["tokens"]) > 2 * 4096
+    pieces = server.post("/tokenize", {"content": large, "with_pieces": True}).json["tokens"]
+    assert [p["id"] for p in pieces] == many["tokens"]
+    assert "".join(p["piece"] for p in pieces) == large
+    assert server.post("/detokenize", {"tokens": many["tokens"]}).json["content"] == large
+    conversation = {"messages": [{"role": "user", "content": large}], "max_tokens": 4}
+    shown = server.post("/apply-template", conversation).json
+    assert large in shown["prompt"] and len(shown["tokens"]) == shown["count"]
+    for path in (CHAT, "/v1/messages"):
+        assert f"the prompt has {shown['count']} tokens" in server.post(path, conversation).json[
+            "error"]["message"]
+    assert server.post("/v1/messages/count_tokens", conversation).json == {
+        "input_tokens": shown["count"]}
+    too_long = server.post("/v1/completions", {"prompt": many["tokens"]})
+    assert too_long.status == 400 and too_long.error["code"] == "context_length_exceeded"
+
+
 def test_r12_heads_have_to_come_in_time_and_connections_are_counted():
     with Server("--head-timeout", 0.3, "--connections", 3) as s:
         s.ready()
@@ -437,7 +460,13 @@ def test_compressed_bodies_are_refused(server):
     b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
     b"GET / HTTP/1.1\r\nHost: x\r\n" + b"X: " + b"y" * 9000 + b"\r\n\r\n",
     b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
-    b"GET /\x00 HTTP/1.1\r\nHost: x\r\n\r\n"])
+    b"GET /\x00 HTTP/1.1\r\nHost: x\r\n\r\n",
+    # Heads that two programs may read in two ways, of which one stands before us.
+    b"GET /health HTTP/1.1\r\nHost: x\r\nA : b\r\n\r\n",
+    b"GET /health HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n",
+    b"GET /health HTTP/9.9\r\nHost: x\r\n\r\n",
+    b"POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+    b"POST /tokenize HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"])
 def test_what_is_not_http_gets_json_or_nothing(server, data):
     s = server.connect()
     s.sendall(data)

@@ -1,9 +1,11 @@
 """Members of requests: what is accepted, and what a refusal names."""
 
+import json
+
 import pytest
 
 import serving  # noqa: F401  # the path to the package
-from serve import anthropic, constrain, engine, openai, responses
+from serve import anthropic, constrain, engine, fields, openai, responses
 from serve.errors import ApiError, busy
 from serve.fields import Fields, parse
 
@@ -22,18 +24,34 @@ def chat(**members):
 # ---- bodies ----
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"3", b"\xff{}", b'{"a": NaN}', b"[" * 100000,
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"3", b"\xff{}", b'{"a": NaN}', b"[" * 50000,
                                   b'{"a": ' + b"9" * 5000 + b"}", b'{"a": Infinity}'])
 def test_t24_a_body_that_is_no_object_is_the_clients_fault(body):
     refused(parse, body)
 
 
-def test_a_body_of_millions_of_values_is_not_read():
-    """Symptom without it: a body of 32 MiB becomes a gigabyte of objects."""
-    from serve.fields import COMMAS
+@pytest.mark.parametrize("body", [
+    b'{"a": [' + b"1," * fields.MOST_VALUES + b"1, 1]}",
+    b'{"a": [' + b"{}," * fields.MOST_CONTAINERS + b"1]}",
+    b'{"a": [' + b"[]," * fields.MOST_CONTAINERS + b"1]}",
+    b'{"a": [' + b'"",' * fields.MOST_STRINGS + b"1]}",
+    b'{"a": "' + b'\\"' * fields.MOST_STRINGS + b'", "b": [' + b'"\\\\",' * fields.MOST_STRINGS
+    + b"1]}"], ids=("values", "objects", "arrays", "strings", "strings behind a text"))
+def test_a_body_of_very_many_values_is_refused_before_it_is_parsed(body):
+    """Symptom without it: 32 MiB become a gigabyte of objects, and nobody else is heard meanwhile."""
     with pytest.raises(ApiError) as e:
-        parse(b'{"a": [' + b"[]," * (COMMAS + 1) + b"[]]}")
-    assert e.value.status == 413
+        parse(body)
+    assert e.value.status == 413 and "more than" in e.value.message
+
+
+@pytest.mark.parametrize("text", [",[{", '"', "\\", '\\"', '",["', '[{\\\\"'])
+def test_a_text_may_have_any_number_of_any_characters(text):
+    value = {"a": text * fields.MOST_VALUES, "b": [text, {}]}
+    assert parse(json.dumps(value).encode()) == value
+
+
+def test_a_string_without_an_end_is_no_string():
+    refused(parse, b'{"a": [' + b"[]," * 3 + b'"' + b"\\\"" * 100)
 
 
 def test_half_a_surrogate_pair_is_read():

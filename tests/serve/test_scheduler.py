@@ -80,6 +80,19 @@ def test_r6_the_queue_is_bounded_and_says_when_to_come_again(monkeypatch):
         assert [heard.wait(Queued).position for _, heard in waiting] == [0, 1]
 
 
+def test_r6_several_answers_need_one_place(monkeypatch):
+    """At a full queue, a request with n > 1 was refused for ever: there was never room for all."""
+    with scheduler_with(monkeypatch, queue=2) as (s, ctx):
+        for _ in range(2):
+            start(s, ctx, 5, max_tokens=50)
+        s.submit(job(5)[0])
+        s.submit(*(job(5)[0] for _ in range(3)))
+        with pytest.raises(Full):
+            s.check_room()
+        with pytest.raises(Full):
+            s.submit(job(5)[0])
+
+
 def test_r6_positions_move_up(monkeypatch):
     with scheduler_with(monkeypatch, sessions=1) as (s, ctx):
         first, _ = start(s, ctx, 5, max_tokens=50)

@@ -1,6 +1,6 @@
-/* model/buf.h - text that grows. A failed allocation sticks: put what there is to put, ask once. */
-#ifndef MODEL_BUF_H
-#define MODEL_BUF_H
+/* base/buf.h - text that grows. A failed allocation sticks: put what there is to put, ask once. */
+#ifndef BASE_BUF_H
+#define BASE_BUF_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -66,18 +66,6 @@ static inline void buf_put(struct buf *b, const char *s, size_t n)
 static inline void buf_str(struct buf *b, struct str s)
 {
     buf_put(b, s.s, s.len);
-}
-
-/* As the value of an attribute in XTML: & and " are what could end one, nothing else is escaped. */
-static inline void buf_attribute(struct buf *b, struct str v)
-{
-    for (size_t i = 0; i < v.len; i++)
-        if (v.s[i] == '&')
-            buf_str(b, STR("&amp;"));
-        else if (v.s[i] == '"')
-            buf_str(b, STR("&quot;"));
-        else
-            buf_put(b, &v.s[i], 1);
 }
 
 static inline struct str buf_all(const struct buf *b)
