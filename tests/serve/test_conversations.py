@@ -441,6 +441,7 @@ def test_r5_t29_a_client_that_goes_frees_its_slot(phase, stream):
             client.close()
         s.wait_idle()
         assert s.chat("Hello!", 2)["usage"]["completion_tokens"] == 2
+        s.stop()  # whose last line is read, too
         gone = [e for e in s.events("request") if e["status"] == 499]
         assert len(gone) == 1 and gone[0]["error"] == "the client has gone"
 
