@@ -91,7 +91,7 @@ def arguments():
                                 formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     p.add_argument("model", metavar="MODEL", help="a container's directory")
     g = p.add_argument_group("where")
-    g.add_argument("--host", default="127.0.0.1", help="address to listen on")
+    g.add_argument("--host", type=word, default="127.0.0.1", help="address to listen on")
     g.add_argument("--port", type=port, default=8000, help="0: any")
     g.add_argument("--unix", type=word, metavar="PATH",
                    help="listen on a Unix socket, and on nothing else")
@@ -299,11 +299,21 @@ def clear_socket(path):
     raise OSError(f"{path}: another server listens there")
 
 
+def identity(path):
+    """What tells a socket from another that has taken its place; None: nothing is there."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 class Serving:
     """A server from its first listening socket to its last answer."""
 
     def __init__(self, o, log):
         self.o, self.log = o, log
+        self.socket = None
         self.keys = read_keys(o)
         if o.state_dir:
             check_state_dir(o.state_dir)
@@ -327,6 +337,17 @@ class Serving:
             keys=self.keys, options=o, log=log)
 
     async def _listen(self):
+        """Raises an OSError that says where it could not."""
+        o = self.o
+        try:
+            return await self._bind()
+        except OSError as e:
+            where = f"--unix {o.unix}" if o.unix else f"--host {o.host} --port {o.port}"
+            if o.unix and o.unix in str(e):
+                raise
+            raise OSError(f"{where}: {(e.strerror or str(e)).rpartition(': ')[2]}") from None
+
+    async def _bind(self):
         o = self.o
         front = Front(self.routes, connections=o.connections, head_seconds=o.head_timeout,
                       keepalive_timeout=o.idle_timeout, auto_decompress=False, access_log=None,
@@ -336,6 +357,7 @@ class Serving:
         if o.unix:
             clear_socket(o.unix)
             await web.UnixSite(self.runner, o.unix).start()
+            self.socket = identity(o.unix)
             return "unix:" + o.unix
         await web.TCPSite(self.runner, o.host, o.port, backlog=512).start()
         host, port = self.runner.addresses[0][:2]
@@ -384,7 +406,7 @@ class Serving:
         await asyncio.to_thread(self.scheduler.close)
         await asyncio.sleep(0.05)  # what the last jobs said is on its way to sockets
         await self.runner.cleanup()
-        if self.o.unix:
+        if self.o.unix and identity(self.o.unix) == self.socket:  # not a successor's
             pathlib.Path(self.o.unix).unlink(missing_ok=True)
         self.log.info("stopped")
 
