@@ -112,7 +112,7 @@ def test_anthropic_errors_have_its_form(server):
     assert answer.json["error"]["type"] == "invalid_request_error"
 
 
-ENDLESS = {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}
+NEVER_FINITE = {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}
 
 
 @pytest.mark.parametrize("change, param", [
@@ -132,7 +132,7 @@ ENDLESS = {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a
         {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]}]},
      "messages[0].content[0]"),
     ({"logit_bias": {"999999": 1}}, "logit_bias"), ({"stop": "x" * 1000000}, "stop"),
-    ({"response_format": {"type": "json_schema", "json_schema": {"schema": ENDLESS}}},
+    ({"response_format": {"type": "json_schema", "json_schema": {"schema": NEVER_FINITE}}},
      "response_format"), ({"grammar": 'root ::= "a" root'}, "grammar")])
 def test_r2_refusals_name_the_member(server, change, param):
     answer = server.post(CHAT, {**HI, **change})
@@ -156,7 +156,7 @@ def test_r2_refusals_name_the_member(server, change, param):
     ("/v1/responses", {"text": {"format": {"type": "json_schema", "name": "n",
                                            "schema": {"not": {}}}}}, "text.format"),
     ("/v1/responses", {"text": {"format": {"type": "json_schema", "name": "n",
-                                           "schema": ENDLESS}}}, "text.format"),
+                                           "schema": NEVER_FINITE}}}, "text.format"),
     ("/v1/responses", {"instructions": "Be brief.", "input": [
         {"role": "user", "content": "a"},
         {"type": "function_call_output", "call_id": "x", "output": "y"}]}, "input[1]")])
