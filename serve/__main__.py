@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import ctypes
+import errno
 import json
 import logging
 import os
@@ -89,7 +90,7 @@ def port(text):
 def arguments():
     p = argparse.ArgumentParser(prog="waste serve", description="Serve a model over HTTP.",
                                 formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    p.add_argument("model", metavar="MODEL", help="a container's directory")
+    p.add_argument("model", metavar="MODEL", help="a container's directory, or the name of an installed one")
     g = p.add_argument_group("where")
     g.add_argument("--host", type=word, default="127.0.0.1", help="address to listen on")
     g.add_argument("--port", type=port, default=8000, help="0: any")
@@ -359,7 +360,13 @@ class Serving:
             await web.UnixSite(self.runner, o.unix).start()
             self.socket = identity(o.unix)
             return "unix:" + o.unix
-        await web.TCPSite(self.runner, o.host, o.port, backlog=512).start()
+        try:
+            await web.TCPSite(self.runner, o.host, o.port, backlog=512).start()
+        except OSError as e:
+            why = os.strerror(e.errno) if e.errno in errno.errorcode else e.strerror
+            if e.errno == errno.EADDRINUSE:
+                why += "; another program listens there: a different --port, 0 for any"
+            raise OSError(f"{o.host}, port {o.port}: {why}") from None
         host, port = self.runner.addresses[0][:2]
         if not self.keys and not host.startswith("127.") and host != "::1":
             self.log.warning("open_to_all", extra={
@@ -373,6 +380,8 @@ class Serving:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
         where = await self._listen()
+        if sys.stderr.isatty() and not self.o.unix:
+            print(f"{where} is the page, for a browser; Ctrl-C ends.", file=sys.stderr)
         self.log.info("listening", extra={"url": where, "model": self.routes.model_id})
         self.scheduler.start()
         failed = False
