@@ -309,6 +309,12 @@ def identity(path):
     return found.st_dev, found.st_ino
 
 
+def reason(error):
+    """asyncio's own sentences repeat the address; a failed look-up has no errno of the system's."""
+    known = error.errno in errno.errorcode
+    return os.strerror(error.errno) if known else error.strerror or str(error)
+
+
 class Serving:
     """A server from its first listening socket to its last answer."""
 
@@ -338,35 +344,32 @@ class Serving:
             keys=self.keys, options=o, log=log)
 
     async def _listen(self):
-        """Raises an OSError that says where it could not."""
-        o = self.o
-        try:
-            return await self._bind()
-        except OSError as e:
-            where = f"--unix {o.unix}" if o.unix else f"--host {o.host} --port {o.port}"
-            if o.unix and o.unix in str(e):
-                raise
-            raise OSError(f"{where}: {(e.strerror or str(e)).rpartition(': ')[2]}") from None
-
-    async def _bind(self):
+        """The address. Raises an OSError that says where it could not."""
         o = self.o
         front = Front(self.routes, connections=o.connections, head_seconds=o.head_timeout,
                       keepalive_timeout=o.idle_timeout, auto_decompress=False, access_log=None,
                       lingering_time=1.0)
         self.runner = web.ServerRunner(front)
         await self.runner.setup()
-        if o.unix:
-            clear_socket(o.unix)
-            await web.UnixSite(self.runner, o.unix).start()
-            self.socket = identity(o.unix)
-            return "unix:" + o.unix
+        return await (self._listen_at(o.unix) if o.unix else self._listen_on(o.host, o.port))
+
+    async def _listen_at(self, path):
+        clear_socket(path)
         try:
-            await web.TCPSite(self.runner, o.host, o.port, backlog=512).start()
+            await web.UnixSite(self.runner, path).start()
         except OSError as e:
-            why = os.strerror(e.errno) if e.errno in errno.errorcode else e.strerror
+            raise OSError(f"--unix {path}: {reason(e)}") from None
+        self.socket = identity(path)
+        return "unix:" + path
+
+    async def _listen_on(self, host, port):
+        try:
+            await web.TCPSite(self.runner, host, port, backlog=512).start()
+        except OSError as e:
+            why = reason(e)
             if e.errno == errno.EADDRINUSE:
                 why += "; another program listens there: a different --port, 0 for any"
-            raise OSError(f"{o.host}, port {o.port}: {why}") from None
+            raise OSError(f"--host {host} --port {port}: {why}") from None
         host, port = self.runner.addresses[0][:2]
         if not self.keys and not host.startswith("127.") and host != "::1":
             self.log.warning("open_to_all", extra={

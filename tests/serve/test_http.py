@@ -528,9 +528,9 @@ def test_a_port_that_is_taken_is_named_with_what_to_do():
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         said = refused_to_start("--port", port)
-    assert said == (f"waste serve: 127.0.0.1, port {port}: Address already in use; another program listens there: "
-                    "a different --port, 0 for any\n")
-    assert "no.such.host.invalid, port 0: " in refused_to_start("--host", "no.such.host.invalid")
+    assert said == (f"waste serve: --host 127.0.0.1 --port {port}: Address already in use; another program "
+                    "listens there: a different --port, 0 for any\n")
+    assert "--host no.such.host.invalid --port 0: " in refused_to_start("--host", "no.such.host.invalid")
 
 
 @pytest.mark.parametrize("option", ["--usage", "--cpus", "--think", "--unix", "--state-dir",
