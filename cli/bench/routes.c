@@ -114,12 +114,13 @@ static int read_object(struct reader *d, const char *line, size_t len, const cha
         return e->code;
     at = json_root(root, name);
     rc = json_get_array(&layers, &at, "layers", e);
-    n = (unsigned)json_array_size(layers);
+    n = rc ? 0 : (unsigned)json_array_size(layers);
     if (!rc && (!n || n > ROUTES_LAYERS_MAX))
         rc = err_set(e, ERR_FORMAT, "%u layers: 1...%d are possible", n, ROUTES_LAYERS_MAX);
     if (!rc && d->r.n_layers && n != d->r.n_layers)
         rc = err_set(e, ERR_FORMAT, "%u layers, %u in the lines before", n, d->r.n_layers);
-    d->r.n_layers = n;
+    if (!rc)
+        d->r.n_layers = n;
     for (unsigned l = 0; !rc && l < n; l++)
         rc = read_layer(d, json_array_get(layers, l), l, e);
     d->r.n_tokens++;
