@@ -1,6 +1,7 @@
 #include "model/vision_shape.h"
 
 #include <fcntl.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -206,8 +207,9 @@ static int find(const struct trunk_entry **out, const struct manifest *m, const 
         return err_set(e, ERR_FORMAT, "trunk: tensor \"%s\" of the vision tower is not listed",
                        name);
     if (t->rows * t->cols != elements)
-        return err_set(e, ERR_FORMAT, "trunk: \"%s\" has %llu elements, vision.json makes it %llu",
-                       name, (unsigned long long)(t->rows * t->cols), (unsigned long long)elements);
+        return err_set(e, ERR_FORMAT,
+                       "trunk: \"%s\" has %" PRIu64 " elements, vision.json makes it %" PRIu64,
+                       name, t->rows * t->cols, elements);
     *out = t;
     return 0;
 }
