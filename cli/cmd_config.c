@@ -144,7 +144,7 @@ static int show(struct cli *c, const struct opt *opt, json_t *all)
         return json_object_set_new(all, opt->name ? opt->name : "n",
                                    json_pack("{s:o, s:o}", "value", json_text(value, strlen(value)),
                                              "origin", json_text(origin, strlen(origin))));
-    n = snprintf(line, sizeof(line), "%-18s %-24s %s\n", opt->name ? opt->name : "n", value,
+    n = snprintf(line, sizeof(line), "%-18s %-34s %s\n", opt->name ? opt->name : "n", value,
                  origin);
     return term_print_text(&c->term, line, (size_t)n) ? 0 : -1;
 }

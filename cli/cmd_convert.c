@@ -135,7 +135,7 @@ int cmd_convert(struct cli *c)
     int rc;
 
     if (!o.source || !o.dir)
-        return fail(c, EXIT_USAGE, NULL, "convert",
+        return fail(c, EXIT_USAGE, "`waste help convert` has the options and examples.", "convert",
                     "%s is missing; usage: waste convert "
                     "--src DIR --out DIR.waste",
                     o.source ? "--out" : "--src");

@@ -221,16 +221,18 @@ static void print_verdict(const struct findings *f, const struct verdict *v, con
     else if (v->model && !v->fits)
         printf("\n%s cannot run here: it does not fit in memory.\n", path);
     else if (v->model && v->estimate.tokens_per_second > 0)
-        printf("\n%s can run here: at most %.2f tokens a second.\n"
+        printf("\n%s can run here: at most %.*f tokens a second.\n"
                "(drive %.0f ms, memory %.0f ms a token; hits as published for Kimi-Linear and K3;\n"
                "reading and computing overlap)\n",
-               path, v->estimate.tokens_per_second, 1e3 * v->estimate.disk_seconds,
-               1e3 * v->estimate.ram_seconds);
+               path, v->estimate.tokens_per_second < 100 ? 2 : 0, v->estimate.tokens_per_second,
+               1e3 * v->estimate.disk_seconds, 1e3 * v->estimate.ram_seconds);
     else if (v->model)
         printf("\n%s: how fast it would run was not measured.\n", path);
     else
         printf("\n");
     printf("%u bad, %u could be better.\n", bad, better);
+    if (!v->model)
+        printf("`waste doctor MODEL` also reads a model's records, and says how fast it can be.\n");
 }
 
 static json_t *findings_json(const struct findings *f)

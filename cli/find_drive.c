@@ -237,8 +237,9 @@ static void queue(struct findings *f, const char *disk, const char *name)
         char advice[160] = "";
         bool plain = !strncmp(open, "[none]", 6);
 
-        if (!plain)
-            snprintf(advice, sizeof(advice), "echo none > /sys/block/%s/queue/scheduler", name);
+        if (!plain && nvme)
+            snprintf(advice, sizeof(advice), "as root: echo none > /sys/block/%s/queue/scheduler",
+                     name);
         found(f, DRIVE, "scheduler",
               plain  ? FOUND_GOOD
               : nvme ? FOUND_BETTER

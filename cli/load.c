@@ -36,12 +36,43 @@ static bool look_in(const char *dir, const char *sub, const char *name, char pat
 }
 
 static const char make_one[] =
-    "`scripts/demo` makes and runs a small one; `waste help synth` has larger ones.";
+    "`demo` is a small one that comes along; `waste help synth` has how to make others.";
+
+/* A path, and no bare name. */
+static bool is_path(const char *name)
+{
+    size_t len = strlen(name);
+
+    return strchr(name, '/') || (len > 5 && !strcmp(name + len - 5, ".json"));
+}
+
+/* Where models are installed; every place looked at is added to `tried`. */
+static bool look_everywhere(const char *name, char path[PATH_MAX], char *tried, size_t tried_bytes)
+{
+    const char *data = getenv("XDG_DATA_HOME");
+    char installed[PATH_MAX];
+
+    if (data && *data == '/') { /* the standard ignores relative ones */
+        if (look_in(data, "/waste", name, path, tried, tried_bytes))
+            return true;
+    } else if (look_in(getenv("HOME"), "/.local/share/waste", name, path, tried, tried_bytes)) {
+        return true;
+    }
+    place_installed(WASTE_DATADIR "/waste", installed);
+    return look_in(installed, "", name, path, tried, tried_bytes) ||
+           (place_is_build() && look_in(WASTE_SOURCE_SHARE, "", name, path, tried, tried_bytes));
+}
+
+bool model_look(const char *name, char path[PATH_MAX])
+{
+    char tried[900] = "";
+
+    return !is_path(name) && !exists(name) && look_everywhere(name, path, tried, sizeof(tried));
+}
 
 int model_find(struct cli *c, const char *name, char path[PATH_MAX])
 {
-    const char *data = getenv("XDG_DATA_HOME");
-    char installed[PATH_MAX], tried[900] = "";
+    char tried[900] = "";
 
     if (!*name)
         return fail(c, EXIT_USAGE, NULL, c->command, "MODEL is empty");
@@ -51,18 +82,9 @@ int model_find(struct cli *c, const char *name, char path[PATH_MAX])
         return 0;
     if (errno != ENOENT)
         return fail(c, EXIT_RUNTIME, NULL, name, "%s", strerror(errno));
-    if (strchr(name, '/'))
+    if (is_path(name))
         return fail(c, EXIT_RUNTIME, make_one, name, "no such model");
-    if (data && *data == '/') { /* the standard ignores relative ones */
-        if (look_in(data, "/waste", name, path, tried, sizeof(tried)))
-            return 0;
-    } else if (look_in(getenv("HOME"), "/.local/share/waste", name, path, tried, sizeof(tried))) {
-        return 0;
-    }
-    place_installed(WASTE_DATADIR "/waste", installed);
-    if (look_in(installed, "", name, path, tried, sizeof(tried)))
-        return 0;
-    if (place_is_build() && look_in(WASTE_SOURCE_SHARE, "", name, path, tried, sizeof(tried)))
+    if (look_everywhere(name, path, tried, sizeof(tried)))
         return 0;
     return fail(c, EXIT_RUNTIME, make_one, name, "no such model: looked for ./%s%s", name, tried);
 }

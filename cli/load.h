@@ -3,6 +3,7 @@
 #define CLI_LOAD_H
 
 #include <limits.h>
+#include <stdbool.h>
 
 #include "cli/say.h"
 #include "waste.h"
@@ -11,6 +12,9 @@
  * where the program was installed, then in the source tree. Returns 0 or an exit code, having said
  * why. */
 int model_find(struct cli *c, const char *name, char path[PATH_MAX]);
+
+/* The same for a bare name of an installed model, without a word: false, also for a path. */
+bool model_look(const char *name, char path[PATH_MAX]);
 
 /* Refuse what is no container's directory, before a prompt is read or a tokenizer is missed. */
 int model_check(struct cli *c, const char *path);

@@ -103,14 +103,15 @@ int tally_json(json_t *into, const struct tally *t)
         "io_wait_s", c->sec_io, "io_hidden_s", hidden(c), "hits_resident",
         (json_int_t)c->hits_resident, "hits_prefetch", (json_int_t)c->hits_prefetch,
         "late_prefetch", (json_int_t)c->late_prefetch, "experts_hit",
-        (json_int_t)(c->hits_resident + c->hits_prefetch), "experts_missed", (json_int_t)c->misses,
-        "late_misses", (json_int_t)c->late_misses, "bytes_read", (json_int_t)c->bytes_read,
-        "bytes_device", t->bytes_device < 0 ? json_null() : json_integer(t->bytes_device),
-        "guesses", (json_int_t)c->guesses, "guesses_wasted", (json_int_t)c->guesses_wasted,
-        "guesses_refused", (json_int_t)c->guesses_refused, "reads_retried",
-        (json_int_t)c->reads_retried, "reads_failed", (json_int_t)c->reads_failed,
-        "records_refused", (json_int_t)c->records_refused, "preloaded", (json_int_t)c->preloaded,
-        "hits_preload", (json_int_t)c->hits_preload);
+        (json_int_t)c->hits_resident + (json_int_t)c->hits_prefetch, "experts_missed",
+        (json_int_t)c->misses, "late_misses", (json_int_t)c->late_misses, "bytes_read",
+        (json_int_t)c->bytes_read, "bytes_device",
+        t->bytes_device < 0 ? json_null() : json_integer(t->bytes_device), "guesses",
+        (json_int_t)c->guesses, "guesses_wasted", (json_int_t)c->guesses_wasted, "guesses_refused",
+        (json_int_t)c->guesses_refused, "reads_retried", (json_int_t)c->reads_retried,
+        "reads_failed", (json_int_t)c->reads_failed, "records_refused",
+        (json_int_t)c->records_refused, "preloaded", (json_int_t)c->preloaded, "hits_preload",
+        (json_int_t)c->hits_preload);
     int rc = more ? json_object_update(into, more) : -1;
 
     if (!rc && c->images)

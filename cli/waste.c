@@ -30,7 +30,7 @@ static const struct command {
      "error. Ctrl-C ends the answer, a second one the program. On a terminal,\n"
      "control characters of the answer become \\xNN. With --out the prompt is many\n"
      "requests, one JSON object a line.",
-     "  waste run demo-synth.waste \"Once upon a time\" -n 60\n"
+     "  waste run demo \"Once upon a time\" -n 60\n"
      "  waste run k3.waste --file question.txt --budget 46G --temp 0.7 --stop END\n"
      "  echo 2 + 2 = | waste run k3.waste --raw --json -n 4\n"
      "  waste run k3.waste --file prompts.jsonl --out answers.jsonl\n"},
@@ -49,19 +49,19 @@ static const struct command {
      "The likeliest next tokens after a prompt, with logit and probability. The prompt\n"
      "is an argument, --file, or what is piped in; newlines at the end of a file or of\n"
      "piped text are removed.",
-     "  waste eval demo-synth.waste \"The capital of France is\" --top-k 5\n"
-     "  waste eval demo-synth.waste --ids \"3 7 11\" --json --logits\n"},
+     "  waste eval demo \"The capital of France is\" --top-k 5\n"
+     "  waste eval demo --ids \"3 7 11\" --json --logits\n"},
     {"tokenize", CMD_TOKENIZE, cmd_tokenize, 1, 2, "MODEL [TEXT]", "text to token ids",
      "Reads the tokenizer only, not the model. The text is an argument, --file, or\n"
      "what is piped in, and is taken exactly as it is: a newline at its end is part\n"
      "of it.",
-     "  waste tokenize demo-synth.waste \"Hello\"\n"
+     "  waste tokenize demo \"Hello\"\n"
      "  waste tokenize k3.waste --content --file user.txt\n"},
     {"detokenize", CMD_DETOKENIZE, cmd_detokenize, 1, ~0u, "MODEL [IDS]", "token ids to text",
      "Ids are separated by spaces, commas or newlines; one that stands for nothing is\n"
      "an error. Bytes come out as they are; on a terminal, control characters become\n"
      "\\xNN; under --json, what is not UTF-8 is replaced.",
-     "  waste detokenize demo-synth.waste 9906 1917\n"},
+     "  waste detokenize demo 402 1917\n"},
     {"plan", CMD_PLAN, cmd_plan, 1, 1, "MODEL", "what a model needs, before anything is loaded",
      "MODEL may also be a release's config.json, or its directory, before the rest is\n"
      "downloaded. Under --json the exit code is 1 if it does not fit.",
@@ -152,11 +152,14 @@ static void print_usage(FILE *to)
     for (size_t i = 0; i < N_ELEMS(commands); i++) {
         char left[40];
 
-        snprintf(left, sizeof(left), "%s %s", commands[i].name, commands[i].args);
+        snprintf(left, sizeof(left), "%s %s", commands[i].name,
+                 commands[i].args[0] == '-' ? "" : commands[i].args);
         fprintf(to, "  %-22s %s\n", left, commands[i].summary);
     }
-    fputs("\nMODEL is a container's directory, or the bare name of one that is installed.\n"
-          "`waste help COMMAND` has the options and examples of a command.\n",
+    fputs("\nMODEL is a container's directory, or the bare name of one that is installed; demo, a "
+          "small\n"
+          "one, comes along: `waste chat demo`.\n"
+          "`waste help COMMAND` has the options and examples of a command; waste-bench measures.\n",
           to);
 }
 
@@ -206,6 +209,7 @@ static int cmd_help(struct cli *c)
 static int run_command(struct cli *c, const struct command *k)
 {
     unsigned n = c->opts.n_args - 1;
+    char hint[80];
     struct err e;
 
     c->command = k->name;
@@ -215,9 +219,11 @@ static int run_command(struct cli *c, const struct command *k)
     }
     if (opts_apply(&c->opts, k->bit, k->name, &e))
         return fail_err(c, &e, k->name);
-    if (n < k->min_args)
-        return fail(c, EXIT_USAGE, NULL, k->name, "%.*s is missing; usage: waste %s %s",
+    if (n < k->min_args) {
+        snprintf(hint, sizeof(hint), "`waste help %s` has the options and examples.", k->name);
+        return fail(c, EXIT_USAGE, hint, k->name, "%.*s is missing; usage: waste %s %s",
                     (int)strcspn(k->args, " "), k->args, k->name, k->args);
+    }
     if (n > k->max_args)
         return fail(c, EXIT_USAGE, NULL, k->name,
                     "\"%s\" is one argument too many; usage: waste %s%s%s",
@@ -275,6 +281,16 @@ static int read_config(struct cli *c, const struct opts *asked, struct config *c
     return 0;
 }
 
+static int fail_option(struct cli *c, const struct err *e)
+{
+    const struct command *k = c->opts.n_args ? command_named(c->opts.arg[0]) : NULL;
+    char hint[80];
+
+    snprintf(hint, sizeof(hint), "`waste help %s` has the options.", k ? k->name : "COMMAND");
+    return fail(c, exit_of_err(e->code), hint, c->opts.n_args ? c->opts.arg[0] : "options", "%s",
+                e->text);
+}
+
 /* The file, variables, flags: later ones win. The flags are read twice: what is asked decides what
  * of the file matters. */
 static int read_options(struct cli *c, int argc, char **argv, struct config *config)
@@ -297,8 +313,7 @@ static int read_options(struct cli *c, int argc, char **argv, struct config *con
     if (opts_parse(&c->opts, argc, argv, &e)) {
         for (int i = 1; i < argc && strcmp(argv[i], "--"); i++)
             c->opts.json |= !strcmp(argv[i], "--json"); /* also behind what is wrong */
-        return fail(c, exit_of_err(e.code), "`waste help COMMAND` lists what it understands.",
-                    c->opts.n_args ? c->opts.arg[0] : "options", "%s", e.text);
+        return fail_option(c, &e);
     }
     term_color(&c->term, c->opts.color);
     return env.code && c->opts.n_args && needs_settings(&c->opts) ? fail_err(c, &env, "environment")

@@ -7,6 +7,17 @@
 
 #include "model/context.h"
 
+/* What a text compiles to. Sessions that are limited by the same text have the same one: the next
+ * turn of a conversation with tools, and the alternatives of an answer, compile nothing. */
+struct shared_grammar {
+    struct grammar *compiled;
+    char *text;
+    size_t len;
+    int32_t kind, after;
+    unsigned users; /* sessions */
+    uint64_t charged;
+};
+
 static int trie_make(waste_ctx *ctx, struct err *e)
 {
     unsigned vocab = ctx->model.hp.vocab;
@@ -28,22 +39,95 @@ static int trie_make(waste_ctx *ctx, struct err *e)
     return 0;
 }
 
+static void shared_close(waste_ctx *ctx, struct shared_grammar *g)
+{
+    if (g->users)
+        return;
+    mem_uncharge(&ctx->mem, MEM_OTHER, g->charged);
+    grammar_close(g->compiled);
+    free(g->text);
+    free(g);
+}
+
+static struct shared_grammar *shared_find(const waste_ctx *ctx, const waste_sampling *p, size_t len)
+{
+    for (unsigned i = 0; i < ctx->n_sessions; i++) {
+        struct shared_grammar *g = ctx->session[i].grammar;
+
+        if (g && g->kind == p->grammar_kind && g->after == p->grammar_after && g->len == len &&
+            !memcmp(g->text, p->grammar, len))
+            return g;
+    }
+    return NULL;
+}
+
+/* With no users yet. */
+static int shared_make(struct shared_grammar **out, waste_ctx *ctx, const waste_sampling *p,
+                       size_t len, struct err *e)
+{
+    enum grammar_kind kind =
+        p->grammar_kind == WASTE_GRAMMAR_JSON_SCHEMA ? GRAMMAR_JSON_SCHEMA : GRAMMAR_TEXT;
+    struct shared_grammar *g = calloc(1, sizeof(*g));
+    uint64_t bytes;
+
+    if (!g || !(g->text = malloc(len + 1))) {
+        free(g);
+        return err_set(e, ERR_NOMEM, "a grammar of %zu bytes", len);
+    }
+    memcpy(g->text, p->grammar, len + 1);
+    g->len = len;
+    g->kind = p->grammar_kind;
+    g->after = p->grammar_after;
+    if (grammar_compile(&g->compiled, kind, g->text, len, ctx->tokenizer, g->after, e)) {
+        shared_close(ctx, g);
+        return e->code;
+    }
+    bytes = grammar_bytes(g->compiled) + len;
+    if (ctx_reserve(ctx, bytes, "a grammar", e)) {
+        shared_close(ctx, g);
+        return e->code;
+    }
+    g->charged = bytes;
+    *out = g;
+    return 0;
+}
+
 void grammar_drop(waste_session *s)
 {
+    struct shared_grammar *g = s->grammar;
+
+    if (!g)
+        return;
     match_close(s->match);
-    grammar_close(s->grammar);
+    mem_uncharge(&s->ctx->mem, MEM_OTHER, MATCH_BYTES_MAX);
     s->match = NULL;
     s->grammar = NULL;
-    mem_uncharge(&s->ctx->mem, MEM_OTHER, s->grammar_charged);
-    s->grammar_charged = 0;
+    g->users--;
+    shared_close(s->ctx, g);
+}
+
+static int grammar_use(waste_session *s, struct shared_grammar *g, struct err *e)
+{
+    struct grammar_match *m;
+
+    if (match_open(&m, g->compiled, s->ctx->trie, e))
+        return e->code;
+    if (ctx_reserve(s->ctx, MATCH_BYTES_MAX, "a grammar", e)) {
+        match_close(m);
+        return e->code;
+    }
+    g->users++; /* first: it may be the one that goes */
+    grammar_drop(s);
+    s->grammar = g;
+    s->match = m;
+    return 0;
 }
 
 int grammar_set(waste_session *s, const waste_sampling *p, struct err *e)
 {
     waste_ctx *ctx = s->ctx;
-    struct grammar *g;
-    struct grammar_match *m;
-    uint64_t bytes;
+    struct shared_grammar *g;
+    size_t len;
 
     if (!p->grammar) {
         grammar_drop(s);
@@ -59,24 +143,14 @@ int grammar_set(waste_session *s, const waste_sampling *p, struct err *e)
     if (p->grammar_after >= 0 && !tokenizer_is_special(ctx->tokenizer, p->grammar_after))
         return err_set(e, ERR_ARG, "grammar_after = %d is no control token of this model",
                        p->grammar_after);
-    if (grammar_compile(
-            &g, p->grammar_kind == WASTE_GRAMMAR_JSON_SCHEMA ? GRAMMAR_JSON_SCHEMA : GRAMMAR_TEXT,
-            p->grammar, strlen(p->grammar), ctx->tokenizer, p->grammar_after, e))
+    len = strlen(p->grammar);
+    g = shared_find(ctx, p, len);
+    if (!g && shared_make(&g, ctx, p, len, e))
         return e->code;
-    if (match_open(&m, g, ctx->trie, e)) {
-        grammar_close(g);
-        return e->code;
-    }
-    bytes = grammar_bytes(g) + MATCH_BYTES_MAX;
-    if (ctx_reserve(ctx, bytes, "a grammar", e)) {
-        match_close(m);
-        grammar_close(g);
+    if (grammar_use(s, g, e)) {
+        shared_close(ctx, g);
         return e->code;
     }
-    grammar_drop(s);
-    s->grammar = g;
-    s->match = m;
-    s->grammar_charged = bytes;
     return 0;
 }
 

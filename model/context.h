@@ -34,8 +34,7 @@ struct waste_session { /* the public handle */
     struct session s;
     waste_ctx *ctx;
     void *memory;
-    struct grammar *grammar; /* NULL: none */
-    uint64_t grammar_charged;
+    struct shared_grammar *grammar; /* NULL: none */
     struct grammar_match *match;
     struct image_queue images;
     struct think_limit limit;

@@ -69,7 +69,7 @@ int schemas_disjoint(struct reader *s, const json_t *a, const json_t *b, bool *y
         tb |= 1u << T_INTEGER;
     *yes = json_object_get(a, "type") && json_object_get(b, "type") && !(ta & tb);
     if (!*yes && json_object_get(a, "type") && json_object_get(b, "type") &&
-        ((ta & ~(1u << T_OBJECT)) & (tb & ~(1u << T_OBJECT))) == 0)
+        !(ta & tb & ~(1u << T_OBJECT)))
         *yes = tags_disjoint(a, b);
     if (!*yes)
         *yes = values_disjoint(a, b);

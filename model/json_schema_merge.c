@@ -372,7 +372,7 @@ json_t *schema_merge(struct schemas *s, const json_t *a, const json_t *b, unsign
     }
     json_object_foreach((json_t *)b, key, value)
     {
-        json_t *have = json_object_get(a, key), *both = value;
+        json_t *have = json_object_get(a, key), *both;
 
         if (!strcmp(key, "properties") || !strcmp(key, "additionalProperties"))
             continue;

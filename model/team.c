@@ -134,7 +134,7 @@ static bool enter(struct team *t)
 }
 
 /* To the CPUs of thread number `index`. */
-static int bind(const struct cpu_place *p, unsigned index, struct err *e)
+static int bind_thread(const struct cpu_place *p, unsigned index, struct err *e)
 {
     switch (p->how) {
     case PLACE_AMONG:
@@ -156,7 +156,7 @@ static void *worker(void *arg)
 
     free(arg);
     fp_begin();
-    bind(&t->place, me.index, &ignored);
+    bind_thread(&t->place, me.index, &ignored);
     for (;;) {
         seen = wait_for_job(t, seen);
         if (atomic_load(&t->stop))
@@ -194,7 +194,7 @@ static int check_cpus(const struct cpu_place *p, struct err *e)
     if (pthread_getaffinity_np(pthread_self(), sizeof(before), &before))
         return err_set(e, ERR_UNSUPPORTED, "cpu list: threads cannot be bound here");
     for (unsigned i = 0; i < n; i++)
-        if (bind(p, i, e)) {
+        if (bind_thread(p, i, e)) {
             pthread_setaffinity_np(pthread_self(), sizeof(before), &before);
             return e->code;
         }
@@ -272,7 +272,7 @@ void team_begin(struct team *t)
     t->bound = t->place.how != PLACE_ANYWHERE &&
                !pthread_getaffinity_np(pthread_self(), sizeof(t->caller_cpus), &t->caller_cpus);
     if (t->bound)
-        bind(&t->place, 0, &ignored);
+        bind_thread(&t->place, 0, &ignored);
 }
 
 void team_end(struct team *t)

@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import ctypes
+import errno
 import json
 import logging
 import os
@@ -89,9 +90,9 @@ def port(text):
 def arguments():
     p = argparse.ArgumentParser(prog="waste serve", description="Serve a model over HTTP.",
                                 formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    p.add_argument("model", metavar="MODEL", help="a container's directory")
+    p.add_argument("model", metavar="MODEL", help="a container's directory, or the name of an installed one")
     g = p.add_argument_group("where")
-    g.add_argument("--host", default="127.0.0.1", help="address to listen on")
+    g.add_argument("--host", type=word, default="127.0.0.1", help="address to listen on")
     g.add_argument("--port", type=port, default=8000, help="0: any")
     g.add_argument("--unix", type=word, metavar="PATH",
                    help="listen on a Unix socket, and on nothing else")
@@ -299,11 +300,27 @@ def clear_socket(path):
     raise OSError(f"{path}: another server listens there")
 
 
+def identity(path):
+    """What tells a socket from another that has taken its place; None: nothing is there."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def reason(error):
+    """asyncio's own sentences repeat the address; a failed look-up has no errno of the system's."""
+    known = error.errno in errno.errorcode
+    return os.strerror(error.errno) if known else error.strerror or str(error)
+
+
 class Serving:
     """A server from its first listening socket to its last answer."""
 
     def __init__(self, o, log):
         self.o, self.log = o, log
+        self.socket = None
         self.keys = read_keys(o)
         if o.state_dir:
             check_state_dir(o.state_dir)
@@ -327,17 +344,32 @@ class Serving:
             keys=self.keys, options=o, log=log)
 
     async def _listen(self):
+        """The address. Raises an OSError that says where it could not."""
         o = self.o
         front = Front(self.routes, connections=o.connections, head_seconds=o.head_timeout,
                       keepalive_timeout=o.idle_timeout, auto_decompress=False, access_log=None,
                       lingering_time=1.0)
         self.runner = web.ServerRunner(front)
         await self.runner.setup()
-        if o.unix:
-            clear_socket(o.unix)
-            await web.UnixSite(self.runner, o.unix).start()
-            return "unix:" + o.unix
-        await web.TCPSite(self.runner, o.host, o.port, backlog=512).start()
+        return await (self._listen_at(o.unix) if o.unix else self._listen_on(o.host, o.port))
+
+    async def _listen_at(self, path):
+        clear_socket(path)
+        try:
+            await web.UnixSite(self.runner, path).start()
+        except OSError as e:
+            raise OSError(f"--unix {path}: {reason(e)}") from None
+        self.socket = identity(path)
+        return "unix:" + path
+
+    async def _listen_on(self, host, port):
+        try:
+            await web.TCPSite(self.runner, host, port, backlog=512).start()
+        except OSError as e:
+            why = reason(e)
+            if e.errno == errno.EADDRINUSE:
+                why += "; another program listens there: a different --port, 0 for any"
+            raise OSError(f"--host {host} --port {port}: {why}") from None
         host, port = self.runner.addresses[0][:2]
         if not self.keys and not host.startswith("127.") and host != "::1":
             self.log.warning("open_to_all", extra={
@@ -351,6 +383,8 @@ class Serving:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
         where = await self._listen()
+        if sys.stderr.isatty() and not self.o.unix:
+            print(f"{where} is the page, for a browser; Ctrl-C ends.", file=sys.stderr)
         self.log.info("listening", extra={"url": where, "model": self.routes.model_id})
         self.scheduler.start()
         failed = False
@@ -384,7 +418,7 @@ class Serving:
         await asyncio.to_thread(self.scheduler.close)
         await asyncio.sleep(0.05)  # what the last jobs said is on its way to sockets
         await self.runner.cleanup()
-        if self.o.unix:
+        if self.o.unix and identity(self.o.unix) == self.socket:  # not a successor's
             pathlib.Path(self.o.unix).unlink(missing_ok=True)
         self.log.info("stopped")
 

@@ -9,12 +9,14 @@ from serve.fields import Fields
 from serve.images import Part
 from serve.reading import CALL, CONTENT
 from serve.stream import Sse
+from serve.translated import ANTHROPIC, Translated
 
 # budget_tokens up to here asks for this effort; more, for "max"
 BUDGETS = ((4096, "low"), (16384, "high"))
 
 
 def options(f):
+    openai.refuse(f, ("mcp_servers", "container"))
     o = openai.Options(stream=f.boolean("stream"))
     o.max_tokens = f.integer("max_tokens", 1, 2**31 - 1)
     if o.max_tokens is None:
@@ -28,13 +30,17 @@ def options(f):
 def conversation(f):
     """The request as chat formats know it: {"messages", "tools", "tool_choice", ...}."""
     messages = _system(f)
+    origins = ["system"] * len(messages)
     for i, message in enumerate(f.array("messages") or ()):
         message = Fields(message, f"messages[{i}]")
         role = message.one_of("role", ("user", "assistant", "system"))
         if role is None:
             raise invalid(message.name("role"), f"{message.name('role')} is missing")
+        if message.get("content") is None:
+            raise invalid(message.name("content"), f"{message.name('content')} is missing")
         parts = _blocks(message)
         messages += _assistant(parts) if role == "assistant" else _user(role, parts)
+        origins += [message.path] * (len(messages) - len(origins))
     out = {"messages": messages, "grammar": f.get("grammar")}
     tools = [_tool(Fields(t, f"tools[{i}]")) for i, t in enumerate(f.array("tools") or ())]
     if tools:
@@ -44,7 +50,8 @@ def conversation(f):
         out["tool_choice"] = _choice(choice)
         out["parallel_tool_calls"] = not choice.boolean("disable_parallel_tool_use")
     out.update(_thinking(f))
-    return out
+    out.update(_format(f))
+    return Translated(out, origins, ANTHROPIC)
 
 
 def _system(f):
@@ -96,8 +103,8 @@ def _user(role, blocks):
                         "content": result})
         else:
             parts.append(_part(block))
-    if parts:
-        out.append({"role": role, "content": _content(parts)})
+    if parts or not blocks:
+        out.append({"role": role, "content": _content(parts) if parts else ""})
     return out
 
 
@@ -146,6 +153,17 @@ def _thinking(f):
     if budget is None:
         return {"thinking": True}
     return {"reasoning_effort": next((e for most, e in BUDGETS if budget <= most), "max")}
+
+
+def _format(f):
+    """Structured outputs, under the older name and the newer."""
+    config = f.object("output_config")
+    wanted = f.object("output_format") or config and config.object("format")
+    if not wanted:
+        return {}
+    wanted.one_of("type", ("json_schema",))
+    return {"response_format": {"type": "json_schema", "json_schema": {
+        "schema": wanted.get("schema")}}}
 
 
 class MessagesSse(Sse):

@@ -19,7 +19,8 @@ class ApiError(Exception):
     def body(self, dialect="openai"):
         if dialect == "anthropic":
             kind = _ANTHROPIC_TYPES.get(self.status, "invalid_request_error")
-            message = f"{self.param}: {self.message}" if self.param else self.message
+            known = not self.param or self.message.startswith(self.param)
+            message = self.message if known else f"{self.param}: {self.message}"
             return {"type": "error", "error": {"type": kind, "message": message}}
         kind = _OPENAI_TYPES.get(self.status, "invalid_request_error")
         return {"error": {"message": self.message, "type": kind, "param": self.param,

@@ -144,7 +144,8 @@ class Live:
         view = View(self.watch, about)
         with self.watch.watching():
             await self.watch.glance()
-            if "text/event-stream" not in request.http.headers.get("Accept", ""):
+            streams = "text/event-stream" in request.http.headers.get("Accept", "")
+            if not streams or request.http.method == "HEAD":  # which has no body, so no end
                 return json_response(view.sample(), headers={"Cache-Control": "no-store"})
             return await self._stream(request, view)
 

@@ -9,7 +9,12 @@ from serve.errors import invalid
 from serve.reading import ARGUMENTS, CALL, CALL_CUT, CONTENT, REASONING
 
 MOST_CHOICES, MOST_STOPS, MOST_BIAS, MOST_TOP = 16, 16, 1024, 20
+STOP_BYTES = 2048  # of all stop strings: each takes a kilobyte in the library, for each choice
 _ANY = 1 << 63
+
+# How other servers are told what an answer has to be, or where it has to end.
+OTHER_SERVERS = ("guided_json", "guided_regex", "guided_choice", "guided_grammar",
+                 "structured_outputs", "min_tokens", "ignore_eos", "stop_token_ids")
 
 
 @dataclasses.dataclass
@@ -25,6 +30,7 @@ class Options:
     logprobs: int = None  # how many alternatives; None: no log-probabilities at all
     timeout: float = None
     thinking_budget: int = None  # tokens of reasoning
+    limited_by: str = None  # the member that the answer's grammar comes from
 
 
 def identifier(prefix):
@@ -73,6 +79,9 @@ def stop_strings(f, member="stop"):
         raise invalid(member, f"{member} is neither a string nor an array of strings")
     if len(value) > MOST_STOPS:
         raise invalid(member, f"{len(value)} stop strings, at most {MOST_STOPS}")
+    n_bytes = sum(len(engine.utf8(s)) for s in value)
+    if n_bytes > STOP_BYTES:
+        raise invalid(member, f"{member} has {n_bytes} bytes in all, at most {STOP_BYTES}")
     return tuple(s for s in value if s)
 
 
@@ -91,13 +100,15 @@ def common(f, default_temperature):
 def refuse(f, members):
     """Members that change the meaning of a request, and that we do not have."""
     for member in members:
-        if f.get(member) not in (None, [], {}, False):
+        if f.get(member) not in (None, [], {}, False, ""):
             raise invalid(member, f"{member} is not supported here")
 
 
 def chat_options(f, default_temperature):
     o = common(f, default_temperature)
-    refuse(f, ("audio", "functions", "function_call", "web_search_options", "prediction"))
+    refuse(f, ("audio", "functions", "function_call", "web_search_options", "prediction",
+               "json_schema", "continue_final_message", *OTHER_SERVERS))
+    _check_tools(f)
     if f.get("modalities") not in (None, ["text"]):
         raise invalid("modalities", "modalities: only text comes out of this server")
     o.max_tokens = f.integer("max_completion_tokens", 1, 2**31 - 1)
@@ -113,6 +124,23 @@ def chat_options(f, default_temperature):
     return o
 
 
+def _check_tools(f):
+    """That they are functions. Others would be shown to the model and could not be called."""
+    for i, tool in enumerate(f.array("tools") or ()):
+        if not isinstance(tool, dict):
+            continue  # the library says it
+        kind, path = tool.get("type"), f"tools[{i}]"
+        if kind not in (None, "function"):
+            raise invalid(path + ".type", f"{path}.type: tools of the type {kind!r} do not run here")
+        if kind and tool.get("function") is None and not tool.get("name"):
+            raise invalid(path + ".function", f"{path}.function is missing")
+    choice = f.get("tool_choice")
+    kind = choice.get("type") if isinstance(choice, dict) else None
+    if kind not in (None, "function"):
+        raise invalid("tool_choice.type", f"tool_choice.type: {kind!r} is not supported here, "
+                                          "only function")
+
+
 def thinking_budget(f):
     """Most tokens of reasoning, 0: none; None: as many as there are. Of models that do not reason,
     or were told not to, it asks nothing."""
@@ -124,7 +152,7 @@ def thinking_budget(f):
 
 def completion_options(f, default_temperature):
     o = common(f, default_temperature)
-    refuse(f, ("suffix",))
+    refuse(f, ("suffix", "response_format", "tools", *OTHER_SERVERS))
     if f.integer("best_of", 1, MOST_CHOICES, o.n) != o.n:
         raise invalid("best_of", "best_of other than n is not supported here")
     o.max_tokens = f.integer("max_tokens", 1, 2**31 - 1)
@@ -306,6 +334,9 @@ class ChatAnswer(Answer):
     def end(self, index, ended):
         self.ended[index] = ended
         reason = self.choices[index]["finish_reason"] = finish_reason(ended)
+        message = self.choices[index]["message"]
+        if message["content"] is None and not message.get("tool_calls"):
+            message["content"] = ""  # null is for calls alone: clients strip() it
         chunk = self._delta(index, {}, None, reason)
         chunk["waste"] = extension(ended, self.effort)
         return [chunk]

@@ -7,6 +7,7 @@ from serve.errors import invalid
 from serve.fields import Fields
 from serve.images import Part
 from serve.reading import CALL, CONTENT
+from serve.translated import RESPONSES, Translated
 
 
 # Members of a request that are told again in its answer.
@@ -27,14 +28,16 @@ def options(f, default_temperature):
 
 def conversation(f):
     """The request as chat formats know it: {"messages", "tools", "tool_choice", ...}."""
-    messages = []
+    messages, origins = [], []
     if f.string("instructions"):
         messages.append({"role": "system", "content": f.string("instructions")})
+        origins.append("instructions")
     given = f.get("input")
     if isinstance(given, str):
         messages.append({"role": "user", "content": given})
+        origins.append("input")
     elif isinstance(given, list) and given:
-        _items(messages, [Fields(item, f"input[{i}]") for i, item in enumerate(given)])
+        _items(messages, origins, [Fields(item, f"input[{i}]") for i, item in enumerate(given)])
     else:
         raise invalid("input", "input has to be a text, or an array that is not empty")
     out = {"messages": messages, "grammar": f.get("grammar")}
@@ -54,7 +57,7 @@ def conversation(f):
     answer_format = text and text.object("format")
     if answer_format:
         out["response_format"] = _format(answer_format.value)
-    return out
+    return Translated(out, origins, RESPONSES)
 
 
 def _format(value):
@@ -64,7 +67,8 @@ def _format(value):
             "json_schema": {k: v for k, v in value.items() if k != "type"}}
 
 
-def _items(messages, items):
+def _items(messages, origins, items):
+    """origins: where each of the messages stood."""
     reasoning = ""
     for item in items:
         kind = item.string("type", "message")
@@ -82,6 +86,7 @@ def _items(messages, items):
             reasoning += "".join(p.string("text", "") for p in _parts(item, "content"))
         else:
             raise invalid(item.name("type"), f"{item.name('type')}: {kind!r} is not supported here")
+        origins += [item.path] * (len(messages) - len(origins))
 
 
 def _call(messages, item, reasoning):
@@ -104,6 +109,8 @@ def _parts(item, member):
 def _content(item, member):
     if isinstance(item.get(member), str):
         return item.get(member)
+    if item.get(member) is None:
+        raise invalid(item.name(member), f"{item.name(member)} is missing")
     out = []
     for part in _parts(item, member):
         kind = part.get("type")

@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import ipaddress
+import logging
 import os
 import time
 import urllib.parse
@@ -24,6 +25,7 @@ from serve.stream import Exchange, Sse, at_once, streamed
 
 ALLOWED_HEADERS = ("Authorization, Content-Type, X-Api-Key, Idempotency-Key, Anthropic-Version, "
                    "Anthropic-Beta, OpenAI-Organization, OpenAI-Project, X-Conversation-Id")
+WATCHED = ("/live", "/metrics")  # what tells of others' requests
 LARGE = 1 << 16  # bytes of a body; what has more is worked on beside the loop, one at a time
 BODIES = PICTURES = 4  # times the largest body: bodies that are read, pictures that wait
 OUT_OF_SCOPE = {"/v1/embeddings": "embeddings", "/v1/rerank": "reranking",
@@ -140,6 +142,8 @@ class Routes:
             if request.http.method == "OPTIONS":
                 return web.Response(status=204, headers={**headers, **handler})
             check_head(request.http)
+            if self._known(request.path) in WATCHED:
+                self._check_host(request.http)
             self._authenticate(request)
             if request.http.method == "POST":
                 request.read = Share(self.bodies)
@@ -147,13 +151,19 @@ class Routes:
             request.http.protocol.body_is_read()
             response = await handler(request)
         except ApiError as e:
-            request.note["error"] = e.message
+            self._note(request, e)
             response = json_response(e.body(dialect), e.status, e.headers)
             if e.status in (401, 403, 408, 411, 413, 415, 503) or "Connection" in e.headers:
                 response.force_close()  # the body may not have been read
         if not response.prepared:
             response.headers.update(self._headers(request))
         return response
+
+    def _note(self, request, error):
+        """For the log. What is wrong with a request may quote it: that is told when debugging."""
+        quotes = error.status == 400 and not self.log.isEnabledFor(logging.DEBUG)
+        request.note["error"] = (error.code or "invalid_request") if quotes else error.message
+        request.note["param"] = error.param
 
     def _headers(self, request):
         return {"X-Request-Id": request.id, **self._cors(request.http, refuse=False)}
@@ -162,7 +172,7 @@ class Routes:
         http = request.http
         self.metrics.request(self._known(http.path), status, seconds)
         quiet = http.path in ("/health", "/metrics") and status == 200
-        self.log.log(10 if quiet else 20, "request", extra={
+        self.log.log(logging.DEBUG if quiet else logging.INFO, "request", extra={
             "id": request.id, "method": http.method, "path": http.path, "status": status,
             "ms": round(seconds * 1e3, 1), "key": request.key, **request.note})
 
@@ -205,22 +215,42 @@ class Routes:
                 raise ApiError(403, f"pages of {origin} may not use this server "
                                     "(--cors-origin allows them)")
             return {}
-        return {"Access-Control-Allow-Origin": origin, "Vary": "Origin",
-                "Access-Control-Allow-Headers": ALLOWED_HEADERS,
-                "Access-Control-Expose-Headers": "Retry-After, X-Request-Id",
-                "Access-Control-Max-Age": "600"}
+        allow = {"Access-Control-Allow-Origin": origin, "Vary": "Origin",
+                 "Access-Control-Allow-Headers": ALLOWED_HEADERS,
+                 "Access-Control-Expose-Headers": "Retry-After, X-Request-Id",
+                 "Access-Control-Max-Age": "600"}
+        asked = http.headers.get("Access-Control-Request-Headers")
+        if asked:  # clients of pages bring more than anybody can list: X-Stainless-*, ...
+            allow["Access-Control-Allow-Headers"] += ", " + asked
+        if http.headers.get("Access-Control-Request-Private-Network") == "true":
+            allow["Access-Control-Allow-Private-Network"] = "true"
+        return allow
 
     def _allowed(self, origin, host):
         allowed = self.options.cors_origin or []
         if "*" in allowed or origin in allowed:
             return True
-        url = urllib.parse.urlsplit(origin)
+        url = _split(origin)
         if url.scheme not in ("http", "https") or not url.hostname:
             return False
         if url.hostname == "localhost" or _is_address(url.hostname, loopback=True):
             return True
         own = url.netloc.lower() == host.lower()  # our own page, under a name nobody can rebind
         return own and (_is_address(url.hostname) or bool(self.keys))
+
+    def _check_host(self, http):
+        """A browser sends no Origin with what a page gets from its own host. If that host's name was
+        made to lead here, the page is a stranger's all the same, and may not watch."""
+        here = http.transport and http.transport.get_extra_info("sockname")
+        loopback = isinstance(here, tuple) and _is_address(here[0], loopback=True)
+        host = http.headers.get("Host", "")
+        name = _split("//" + host).hostname or ""
+        if not loopback or self.keys or http.headers.get("Origin") or "." not in name \
+                or _is_address(name) or name.endswith(".localhost"):
+            return
+        if not any(self._allowed(f"{scheme}://{host}", host) for scheme in ("http", "https")):
+            raise ApiError(403, f"{http.path} is not told under the name {name} without a key "
+                                f"(--cors-origin http://{host} allows it)")
 
     def _authenticate(self, request):
         if not self.keys or self._known(request.path) in self.open_paths:
@@ -445,6 +475,7 @@ class Routes:
             options.settings.update(close_ids=r.prompt.close_ids,
                                     close_after=options.thinking_budget)
         request.note.update(note=r.prompt.note or None, images=len(r.pictures) or None)
+        options.limited_by = constrain.limited_by(f.value)
         answer = answer(r.prompt)
         f.value.clear()
         return await self._chat_answer(request, options, r, answer, sse)
@@ -468,6 +499,7 @@ class Routes:
         if options.max_tokens is None:
             options.max_tokens = 16  # what OpenAI's clients expect of this endpoint
         options.settings.update(constrain.of_text(f))
+        options.limited_by = "json_schema" if f.get("json_schema") else "grammar"
         self._check_room(request)
         ids, text = await self._text_prompt(f)
         readers = [TextReader(self.tokenizer, options.stops, options.logprobs is not None)
@@ -573,6 +605,8 @@ class Routes:
         finally:
             exchange.detach(listener)
             request.note.update(_sums(exchange.answer.ended))
+            if exchange.error:  # of a stream that has begun the status says nothing
+                self._note(request, exchange.error)
 
 
 def engine_text(tokenizer, ids):
@@ -589,6 +623,13 @@ def _sums(ended):
             "completion_tokens": sum(x.generated for x in u), "reason": ended[0].reason,
             "queued_ms": round(u[0].queued_ms, 1), "prefill_ms": round(u[0].prefill_ms, 1),
             "decode_ms": round(u[0].decode_ms, 1)}
+
+
+def _split(url):
+    try:
+        return urllib.parse.urlsplit(url)
+    except ValueError:  # http://[
+        return urllib.parse.urlsplit("")
 
 
 def _is_address(host, loopback=False):

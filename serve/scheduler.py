@@ -12,6 +12,7 @@ Every method that is not marked belongs to the engine's thread. What a job has t
 
 import ctypes
 import dataclasses
+import re
 import threading
 import time
 
@@ -405,7 +406,8 @@ class Scheduler:
         try:
             slot.session.sampling(sampling_of(job.settings))
         except engine.Failure as e:
-            return slot, Failed("engine" if e.status == engine.E_OOM else "request", str(e))
+            kind = "engine" if e.status == engine.E_OOM else "request"
+            return slot, Failed(kind, str(e), _setting_of(str(e), job.settings))
         room = self.ctx.model.ctx_max - len(job.ids) + 1
         job.max_tokens = max(1, min(job.max_tokens, room))
         return slot, None
@@ -594,6 +596,11 @@ class Scheduler:
             "counters": {n: getattr(counters, n) for n, _ in counters._fields_[2:]},
             "store": {n: getattr(store, n) for n, _ in store._fields_[1:] if n != "reserved0"},
             "states_not_kept": self.prefixes.failed, **self.totals}
+
+
+def _setting_of(text, settings):
+    """The library begins a sentence about a setting with its name."""
+    return next((name for name in settings if re.match(name + r"\b", text)), None)
 
 
 def sampling_of(settings):

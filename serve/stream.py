@@ -23,10 +23,11 @@ class ClientGone(ConnectionResetError):
     pass
 
 
-def failure(failed):
-    """A Failed as an error of the interface."""
+def failure(failed, limited_by=None):
+    """A Failed as an error of the interface. limited_by: the member that the grammar comes from."""
     if failed.kind == "request":
-        return ApiError(400, failed.message, failed.param)
+        param = limited_by if failed.param == "grammar" else failed.param
+        return ApiError(400, failed.message, param)
     if failed.kind == "deadline":
         return ApiError(504, failed.message, code="deadline")
     if failed.kind == "closing":
@@ -154,7 +155,7 @@ class Exchange:
         elif isinstance(event, Ended):
             out = answer.end(index, event)
         elif isinstance(event, Failed):
-            self.error = failure(event)
+            self.error = failure(event, answer.options.limited_by)
         elif isinstance(event, Fed):
             self.status[index] = f"prompt {event.done}/{event.total}"
             if event.done == event.total:

@@ -1,5 +1,6 @@
 #include "storage/flight.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 #include "storage/drive_notes.h"
@@ -55,6 +56,7 @@ static int measure_unknown(struct flight *out, const struct flight_request *q, s
         if (!is_first(q, f))
             continue;
         if (!known(&s, q, f)) {
+            assert(n_unknown); /* this is one */
             if (measure(&s, q, io, f, q->ns / n_unknown, e))
                 return e->code;
             if (q->notes)

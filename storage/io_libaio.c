@@ -132,7 +132,7 @@ static void queue_rest(struct aio *a, struct iocb *cb, struct io_read *r)
     size_t done = (size_t)r->status;
 
     io_prep_pread(cb, a->cfg.files[r->at.file]->fd, (char *)r->dst + done, r->at.length - done,
-                  (long long)(r->at.offset + done));
+                  (long long)r->at.offset + (long long)done);
     cb->data = r;
     a->queue[a->n_queued++] = cb;
 }

@@ -117,7 +117,7 @@ SPOKEN = {  # part of a quoted sentence: how to make the program say it
     "give every drive a share": lambda t: said("place", DEMO, "--drives", f"{t}=2"),
     "No module named 'aiohttp'; the server needs aiohttp and prometheus_client":
         lambda t: said("serve", DEMO, env=no_aiohttp(t)),
-    "address already in use": lambda t: taken_port(),
+    "Address already in use; another program listens there": lambda t: taken_port(),
     "ended by the limit of -n": lambda t: said("run", DEMO, "--raw", "x", "-n", "2"),
     "-bound": lambda t: said("run", DEMO, "--raw", "x", "-n", "2", "--profile"),
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/thread.h"
+#include "cli/load.h"
 #include "cli/nearest.h"
 #include "cli/safe.h"
 
@@ -54,11 +55,11 @@ static void print_usage(FILE *to)
           to);
     for (size_t i = 0; i < N_ELEMS(commands); i++)
         fprintf(to, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
-    fputs(
-        "\n`waste-bench COMMAND --help` has the options of a command; docs/BENCHMARKS.md says how\n"
-        "to read the figures. Exit codes: 0 done, 1 failed, 2 misused, 3 out of memory,\n"
-        "7 an arm is invalid and says why.\n",
-        to);
+    fputs("\n`waste-bench help COMMAND` has the options of a command; docs/BENCHMARKS.md says how\n"
+          "to read the figures. decode demo --quick is a first try. Exit codes: 0 done, 1 failed, "
+          "2 misused, 3 out of memory,\n"
+          "7 an arm is invalid and says why.\n",
+          to);
 }
 
 static void print_command(FILE *to, const struct bench_command *k, const struct flag *common)
@@ -109,6 +110,13 @@ static int finish(struct bench *b, int rc)
     return rc;
 }
 
+/* `path` has to live as long as the arguments are read. */
+static void find_model(struct bench *b, const struct bench_command *k, char path[PATH_MAX])
+{
+    if (k->takes_model && b->n_args && model_look(b->arg[0], path))
+        b->arg[0] = path;
+}
+
 static int run_command(struct bench *b, const struct bench_command *k, int argc, char **argv)
 {
     bool help = false;
@@ -121,6 +129,7 @@ static int run_command(struct bench *b, const struct bench_command *k, int argc,
         {"help", FLAG_SET, &help, 0, 0, NULL, "this text"},
         {0},
     };
+    char model[PATH_MAX], hint[80];
     char **typed = calloc((size_t)argc + 1, sizeof(*typed)); /* parsing reorders argv */
     struct err e;
     int rc;
@@ -132,13 +141,14 @@ static int run_command(struct bench *b, const struct bench_command *k, int argc,
     memcpy(typed, argv, (size_t)argc * sizeof(*typed));
     for (int i = 1; i < argc && strcmp(argv[i], "--"); i++)
         b->json |= !strcmp(argv[i], "--json"); /* also behind what is wrong */
+    snprintf(hint, sizeof(hint), "`waste-bench help %s` has the options and examples.", k->name);
     if (flags_parse(b->arg, argc - 1, &b->n_args, k->flags, common, &e))
-        rc = bench_fail(b, EXIT_USAGE, NULL, "%s", e.text);
+        rc = bench_fail(b, EXIT_USAGE, hint, "%s", e.text);
     else if (help) {
         print_command(stdout, k, common);
         rc = 0;
     } else if (b->n_args < k->min_args || b->n_args > k->max_args)
-        rc = bench_fail(b, EXIT_USAGE, NULL,
+        rc = bench_fail(b, EXIT_USAGE, hint,
                         b->n_args < k->min_args ? "an argument is missing; usage: waste-bench %s %s"
                                                 : "too many arguments; usage: waste-bench %s %s",
                         k->name, k->args);
@@ -146,11 +156,26 @@ static int run_command(struct bench *b, const struct bench_command *k, int argc,
         rc = bench_fail(b, EXIT_RUNTIME, NULL, "stack: %s", e.text);
     else if (report_open(&b->report, b->json ? NULL : stdout, typed, &e))
         rc = bench_fail_err(b, &e);
-    else
+    else {
+        find_model(b, k, model);
         rc = finish(b, k->run(b));
+    }
     report_release(&b->report);
     free(typed);
     return rc;
+}
+
+static int run_help(struct bench *b, char *name)
+{
+    const struct bench_command *k;
+    char option[] = "--help", *args[] = {name, option, NULL};
+
+    if (!name) {
+        print_usage(stdout);
+        return 0;
+    }
+    k = command_named(name);
+    return k ? run_command(b, k, 2, args) : unknown_command(b, name);
 }
 
 int main(int argc, char **argv)
@@ -162,10 +187,8 @@ int main(int argc, char **argv)
         print_usage(stderr);
         return EXIT_USAGE;
     }
-    if (!strcmp(argv[1], "help") || !strcmp(argv[1], "--help")) {
-        print_usage(stdout);
-        return 0;
-    }
+    if (!strcmp(argv[1], "help") || !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))
+        return run_help(&b, argv[2]);
     k = command_named(argv[1]);
     return k ? run_command(&b, k, argc - 1, argv + 1) : unknown_command(&b, argv[1]);
 }

@@ -30,6 +30,7 @@ struct bench_command {
     const char *name, *args, *summary, *text; /* args: "[OPTIONS] FILE" */
     const struct flag *flags; /* its own, besides --rounds, --quick, --json, --help */
     unsigned min_args, max_args;
+    bool takes_model; /* its first argument; the bare name of an installed one will do */
     const char *examples;
     int (*run)(struct bench *b);
 };

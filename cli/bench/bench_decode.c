@@ -286,6 +286,7 @@ const struct bench_command bench_decode = {
     .flags = flags,
     .min_args = 1,
     .max_args = 1,
+    .takes_model = true,
     .examples = "  waste-bench decode kl.waste --budget 4G --numeric i16,i8\n"
                 "  waste-bench decode share/demo.waste --cpu avx2 --rounds 3\n",
     .run = run,

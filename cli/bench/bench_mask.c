@@ -366,6 +366,7 @@ const struct bench_command bench_mask = {
     .flags = flags,
     .min_args = 0,
     .max_args = 1,
+    .takes_model = true,
     .examples = "  waste-bench mask\n"
                 "  waste-bench mask kimi.waste --tokens 2000\n",
     .run = run,

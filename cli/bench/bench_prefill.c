@@ -240,6 +240,7 @@ const struct bench_command bench_prefill = {
     .flags = flags,
     .min_args = 1,
     .max_args = 1,
+    .takes_model = true,
     .examples = "  waste-bench prefill kl.waste --budget 4G --text novel.txt\n"
                 "  waste-bench prefill share/demo.waste --lengths 16,512 --no-check\n",
     .run = run,

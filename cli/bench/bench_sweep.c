@@ -201,6 +201,7 @@ const struct bench_command bench_sweep = {
     .flags = flags,
     .min_args = 1,
     .max_args = 1,
+    .takes_model = true,
     .examples = "  waste-bench sweep kl.waste --budgets 1250M,2G,4G,8G --text novel.txt\n"
                 "  waste-bench sweep share/demo.waste --rounds 3 --json >sweep.json\n",
     .run = run,

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 struct trial *trial_new(const struct metric *metrics, unsigned n_metrics, unsigned rounds,
                         const char *name, ...)
@@ -111,10 +112,18 @@ static void compare_digests(struct trial *t)
 
 void trial_run(struct trial *t)
 {
+    bool shown = isatty(STDERR_FILENO);
+
     for (unsigned round = 0; round < t->rounds; round++) {
-        for (unsigned i = 0; i < t->n_arms; i++)
+        for (unsigned i = 0; i < t->n_arms; i++) {
+            if (shown)
+                fprintf(stderr, "\r\033[Kround %u of %u, %u of %u: %.50s", round + 1, t->rounds,
+                        i + 1, t->n_arms, t->arm[i].name);
             run_once(t, &t->arm[i], round);
+        }
     }
+    if (shown)
+        fputs("\r\033[K", stderr);
     compare_digests(t);
 }
 

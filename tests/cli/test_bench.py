@@ -1,10 +1,12 @@
 """waste-bench as people run it: what it prints, what it refuses, and that its digests agree. No test here
 looks at how long anything took."""
 
+import contextlib
 import json
 import math
 import os
 import pathlib
+import pty
 import re
 import shutil
 import signal
@@ -97,6 +99,32 @@ def test_help_lists_every_command_and_each_explains_itself():
     for name in listed:
         text = bench(name, "--help").stdout
         assert text.startswith(f"Usage: waste-bench {name} ") and "--rounds" in text
+
+
+def test_help_of_a_command_is_that_of_its_flag():
+    assert bench("help", "decode").stdout == bench("decode", "--help").stdout
+    assert "did you mean decode?" in bench("help", "decod", check=2).stderr
+
+
+def test_a_misused_command_says_where_its_options_are():
+    assert "waste-bench help io" in bench("io", check=2).stderr
+
+
+def test_an_installed_model_has_a_bare_name():
+    assert bench("decode", "demo", "--quick", "--numeric", "f32", "--cpu", "c", "--json").stdout
+
+
+def test_on_a_terminal_the_running_arm_is_shown():
+    shown, stderr = pty.openpty()
+    with subprocess.Popen([BENCH, "kernels", "--quick", "--rounds", "1"], stdout=subprocess.DEVNULL,
+                          stderr=stderr) as run:
+        os.close(stderr)
+        text = b""
+        with contextlib.suppress(OSError):  # EIO: the other end is closed
+            while chunk := os.read(shown, 4096):
+                text += chunk
+    os.close(shown)
+    assert b"\x1b[Kround 1 of 1, 1 of " in text and text.endswith(b"\r\x1b[K") and run.returncode in (0, 7)
 
 
 def test_without_a_command_the_usage_is_an_error():

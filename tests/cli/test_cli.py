@@ -56,7 +56,7 @@ def test_help_says_what_an_option_is_in_this_command():
     helps = {c: " ".join(waste("help", c, check=0).stdout.decode().split())
              for c in ["run", "eval", "tokenize", "detokenize", "plan", "verify", "synth"]}
     for text in helps.values():
-        assert "eval:" not in text and "run:" not in text and " demo " not in text
+        assert "eval:" not in text and "run:" not in text
     assert "rows to print; 0 = all" in helps["eval"]
     assert "experts a token takes" in helps["synth"]
     assert "read the ids" in helps["detokenize"]
@@ -220,6 +220,17 @@ def test_a_budget_below_the_floor_is_exit_3_with_the_numbers(kimi):
     assert b"at least" in waste("eval", kimi, "Hello", "--budget", "1M", check=3).stderr
 
 
+def test_misuse_says_whose_help_to_read():
+    assert b"`waste help chat`" in waste("chat", "demo", "--load", "x", check=2).stderr
+    assert b"`waste help synth`" in waste("synth", check=2).stderr
+    assert b"`waste help convert`" in waste("convert", check=2).stderr
+
+
+def test_a_missing_config_json_is_no_bare_name():
+    error = waste_error("plan", "config.json", check=1)
+    assert error["detail"] == "no such model"
+
+
 def test_a_missing_model_is_exit_1(tmp_path):
     waste_error("run", tmp_path / "none", "Hello", check=1)
     waste_error("plan", tmp_path, check=1)
@@ -233,7 +244,7 @@ def test_a_missing_model_says_so_once_and_how_to_get_one(tmp_path):
         for name in [str(tmp_path / "nonexistent"), "nonexistent"]:
             error = waste_error(command, name, *args, check=1, cwd=tmp_path)
             assert error["error"] == name and error["detail"].startswith("no such model")
-            assert "scripts/demo" in error["hint"] and "waste help synth" in error["hint"]
+            assert "`demo`" in error["hint"] and "waste help synth" in error["hint"]
         err = waste(command, tmp_path / "nonexistent", *args, check=1).stderr
         assert err.count(b"/nonexistent") == 1
         err = waste(command, tmp_path, *args, check=1).stderr.decode()

@@ -342,6 +342,49 @@ static void the_memory_of_a_grammar_is_counted(void **state)
     waste_close(ctx);
 }
 
+static void let_go(waste_session *s)
+{
+    waste_sampling p;
+
+    waste_sampling_init(&p);
+    assert_int_equal(waste_session_sampling(s, &p), WASTE_OK);
+}
+
+/* The one that compiled it may go first. */
+static void sessions_with_the_same_text_share_a_grammar(void **state)
+{
+    struct setup s = {.budget = 200 << 20, .sessions = 2};
+    waste_ctx *ctx = model_open(DEMO_DIR, &s);
+    waste_session *a = waste_session_default(ctx), *b;
+    int32_t ids[TEXT], want[ANSWER], got[ANSWER];
+    uint64_t alone, none;
+    unsigned n;
+
+    (void)state;
+    text_make(ids, ctx->model.hp.vocab, 9);
+    assert_int_equal(waste_session_open(ctx, &b), WASTE_OK);
+    hold(a, 4);
+    let_go(a);
+    none = ctx->mem.used_total;
+    hold(a, 4);
+    alone = ctx->mem.used_total;
+    n = answer(ctx, ids, 6, false, want);
+    hold(b, 5);
+    assert_int_equal(ctx->mem.used_total, alone + MATCH_BYTES_MAX);
+    let_go(a);
+    assert_int_equal(ctx->mem.used_total, alone);
+    waste_session_reset(a);
+    hold(a, 4);
+    let_go(b);
+    assert_int_equal(answer(ctx, ids, 6, false, got), n);
+    assert_memory_equal(got, want, n * sizeof(*got));
+    hold(a, 4); /* again what it has */
+    assert_int_equal(ctx->mem.used_total, alone);
+    let_go(a);
+    assert_int_equal(ctx->mem.used_total, none);
+    waste_close(ctx);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -351,6 +394,7 @@ int main(void)
         cmocka_unit_test(a_cancelled_pass_leaves_a_grammar_where_it_was),
         cmocka_unit_test(going_back_begins_an_answer_anew),
         cmocka_unit_test(the_memory_of_a_grammar_is_counted),
+        cmocka_unit_test(sessions_with_the_same_text_share_a_grammar),
     };
 
     return cmocka_run_group_tests(tests, models_setup, models_teardown);

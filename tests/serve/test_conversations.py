@@ -128,6 +128,12 @@ def test_logprobs_of_a_chat_are_its_tokens(server):
     assert streamed == content
 
 
+def test_an_answer_of_nothing_is_a_text(server):
+    """Clients strip() it. null says that there are calls instead."""
+    choice = server.chat("Hello!", logit_bias={"4098": 100})["choices"][0]
+    assert choice["message"]["content"] == "" and choice["finish_reason"] == "stop"
+
+
 def test_stop_strings_end_an_answer_before_themselves(server):
     whole = server.chat(QUESTION, 40)["choices"][0]["message"]["content"]
     words = whole.split()
@@ -435,6 +441,7 @@ def test_r5_t29_a_client_that_goes_frees_its_slot(phase, stream):
             client.close()
         s.wait_idle()
         assert s.chat("Hello!", 2)["usage"]["completion_tokens"] == 2
+        s.stop()  # whose last line is read, too
         gone = [e for e in s.events("request") if e["status"] == 499]
         assert len(gone) == 1 and gone[0]["error"] == "the client has gone"
 

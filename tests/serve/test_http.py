@@ -112,6 +112,9 @@ def test_anthropic_errors_have_its_form(server):
     assert answer.json["error"]["type"] == "invalid_request_error"
 
 
+NEVER_FINITE = {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}
+
+
 @pytest.mark.parametrize("change, param", [
     ({"messages": []}, "messages"), ({"messages": "x"}, "messages"), ({"messages": None}, "messages"),
     ({"messages": [3]}, "messages[0]"), ({"messages": [{"content": "x"}]}, "messages[0].role"),
@@ -127,11 +130,45 @@ def test_anthropic_errors_have_its_form(server):
     ({"grammar": "root ::= .", "response_format": {"type": "json_object"}}, "response_format"),
     ({"messages": [{"role": "user", "content": [
         {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]}]},
-     "messages[0].content[0]")])
+     "messages[0].content[0]"),
+    ({"logit_bias": {"999999": 1}}, "logit_bias"), ({"stop": "x" * 1000000}, "stop"),
+    ({"response_format": {"type": "json_schema", "json_schema": {"schema": NEVER_FINITE}}},
+     "response_format"), ({"grammar": 'root ::= "a" root'}, "grammar")])
 def test_r2_refusals_name_the_member(server, change, param):
     answer = server.post(CHAT, {**HI, **change})
     assert answer.status == 400, answer.body
     assert (answer.error["param"] or "").startswith(param), answer.error
+
+
+@pytest.mark.parametrize("path, change, param", [
+    ("/v1/messages", {"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking"),
+    ("/v1/messages", {"tools": [{"name": "a", "strict": True, "input_schema": {"not": {}}}]},
+     "tools[0].input_schema"),
+    ("/v1/messages", {"tools": [{"name": "a"}], "tool_choice": {"type": "tool", "name": "b"}},
+     "tool_choice.name"),
+    ("/v1/messages", {"output_config": {"format": {"type": "json_schema", "schema": {"not": {}}}}},
+     "output_format"),
+    ("/v1/messages", {"system": "Be brief.", "messages": [{"role": "user", "content": [
+        {"type": "tool_result", "tool_use_id": "x", "content": "y"}]}]}, "messages[0]"),
+    ("/v1/responses", {"reasoning": {"effort": "low"}}, "reasoning.effort"),
+    ("/v1/responses", {"tools": [{"type": "function", "name": "a", "strict": True,
+                                  "parameters": {"not": {}}}]}, "tools[0].parameters"),
+    ("/v1/responses", {"text": {"format": {"type": "json_schema", "name": "n",
+                                           "schema": {"not": {}}}}}, "text.format"),
+    ("/v1/responses", {"text": {"format": {"type": "json_schema", "name": "n",
+                                           "schema": NEVER_FINITE}}}, "text.format"),
+    ("/v1/responses", {"instructions": "Be brief.", "input": [
+        {"role": "user", "content": "a"},
+        {"type": "function_call_output", "call_id": "x", "output": "y"}]}, "input[1]")])
+def test_r2_refusals_name_the_member_as_its_dialect_has_it(server, path, change, param):
+    answer = server.post(path, {**HI, "max_tokens": 2, "max_output_tokens": 2, "input": "Hello!",
+                                **change})
+    assert answer.status == 400, answer.body
+    message = answer.error["message"]
+    if path == "/v1/messages":
+        assert message.startswith(param) and message.count(param) == 1, message
+    else:
+        assert answer.error["param"].startswith(param), answer.error
 
 
 def test_t24_no_client_error_is_a_500(server):
@@ -215,7 +252,8 @@ def test_requests_of_a_key_are_counted(tmp_path):
 
 
 def test_pages_of_strangers_are_turned_away(server):
-    for origin in ("https://evil.example", "null", f"http://evil.example:{server.port}"):
+    for origin in ("https://evil.example", "null", f"http://evil.example:{server.port}", "http://[",
+                   "http://localhost@evil.example", "http://127.0.0.1.evil.example", "file://"):
         answer = server.post(CHAT, HI, Origin=origin, Host=f"evil.example:{server.port}")
         assert answer.status == 403, origin
         assert "Access-Control-Allow-Origin" not in answer.headers
@@ -226,6 +264,31 @@ def test_pages_of_strangers_are_turned_away(server):
         "Origin": "http://127.0.0.1:8080", "Access-Control-Request-Method": "POST"})
     assert preflight.status == 204 and "POST" in preflight.headers["Access-Control-Allow-Methods"]
     assert "Authorization" in preflight.headers["Access-Control-Allow-Headers"]
+
+
+def test_a_page_that_may_ask_may_send_any_header(server):
+    """OpenAI's client sends its own, of which a browser asks first."""
+    def asked(origin):
+        return server.ask("OPTIONS", CHAT, None, {
+            "Origin": origin, "Access-Control-Request-Method": "POST",
+            "Access-Control-Request-Headers": "x-stainless-os, authorization",
+            "Access-Control-Request-Private-Network": "true"}).headers
+
+    mine, theirs = asked("http://localhost:3000"), asked("https://evil.example")
+    assert "x-stainless-os" in mine["Access-Control-Allow-Headers"]
+    assert mine["Access-Control-Allow-Private-Network"] == "true"
+    assert not [name for name in theirs if name.startswith("Access-Control")]
+
+
+def test_a_name_that_leads_here_does_not_make_a_page_ours(server):
+    """DNS rebinding: the page and its requests have one origin, of which a GET says nothing."""
+    for path in ("/live", "/metrics"):
+        for host in ("evil.example", f"evil.example:{server.port}", "127.0.0.1.evil.example"):
+            assert server.get(path, Host=host).status == 403, (path, host)
+        for host in ("localhost", f"127.0.0.1:{server.port}", "[::1]:80", "a.localhost", "waste"):
+            assert server.get(path, Host=host).status == 200, (path, host)
+    with Server("--cors-origin", "https://chat.example") as s:
+        assert s.ready().get("/live", Host="chat.example").status == 200
 
 
 def test_origins_can_be_allowed():
@@ -263,6 +326,26 @@ def test_a_unix_socket_takes_the_place_of_nothing_but_a_dead_one(tmp_path):
         s.process.wait(PATIENCE)
     with Server(unix=str(tmp_path / "s")) as s:
         assert s.ready().health()["status"] == "ok"
+
+
+def test_a_server_that_ends_leaves_the_socket_of_its_successor(tmp_path):
+    with Server(unix=str(tmp_path / "s")) as old:
+        old.ready()
+        (tmp_path / "s").unlink()
+        with Server(unix=str(tmp_path / "s")) as new:
+            new.ready()
+            assert old.stop() == 0
+            assert new.health()["status"] == "ok"
+
+
+def test_where_it_cannot_listen_is_said(server, tmp_path):
+    long = tmp_path / ("s" * 120)
+    for options, words in ((("--unix", tmp_path / "no" / "s"), "No such file"), (("--unix", long), ""),
+                           (("--port", server.port), "in use"), (("--host", "1.2.3.4"), "assign"),
+                           (("--host", "nowhere.invalid"), "")):
+        said = refused_to_start(*options).strip()
+        assert f"{options[0]} {options[1]}" in said and words in said, said
+        assert "Errno" not in said and said.count("\n") == 0, said
 
 
 # ---- R12: limits ----
@@ -441,8 +524,17 @@ def test_what_cannot_be_served_is_said_before_anybody_asks(tmp_path):
         assert f"--state-dir {bad}: " in said and said.count("\n") == 1
 
 
+def test_a_port_that_is_taken_is_named_with_what_to_do():
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        said = refused_to_start("--port", port)
+    assert said == (f"waste serve: --host 127.0.0.1 --port {port}: Address already in use; another program "
+                    "listens there: a different --port, 0 for any\n")
+    assert "--host no.such.host.invalid --port 0: " in refused_to_start("--host", "no.such.host.invalid")
+
+
 @pytest.mark.parametrize("option", ["--usage", "--cpus", "--think", "--unix", "--state-dir",
-                                    "--api-key"])
+                                    "--api-key", "--host"])
 def test_an_option_whose_text_is_empty_is_refused(option):
     """An empty key would let in whoever brings none; an empty path would be no path at all."""
     assert f"argument {option}: it is empty" in refused_to_start(option, "", code=2)
@@ -519,6 +611,23 @@ def test_logs_are_json_without_texts(server):
     assert "plugh" not in "".join(filter(None, server.lines))
     last = [e for e in server.events("request") if e.get("prompt_tokens")][-1]
     assert last["status"] == 200 and last["path"] == CHAT and last["completion_tokens"] == 4
+
+
+def test_what_is_wrong_with_a_request_is_logged_without_its_words(server):
+    """Symptom without it: who confuses two members has a prompt in the log."""
+    for change in ({"messages": [{"role": "xyzzy plugh", "content": "user"}]},
+                   {"logit_bias": {"xyzzy plugh": 1}}, {"tool_choice": "xyzzy plugh"},
+                   {"logit_bias": {"999999": 1}}):
+        answer = server.post(CHAT, {**HI, **change})
+        assert answer.status == 400
+        name = answer.headers["X-Request-Id"]
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline and name not in {
+                e["id"] for e in server.events("request")}:
+            time.sleep(0.01)
+        logged = [e for e in server.events("request") if e["id"] == name][0]
+        assert logged["error"] and logged["param"] == answer.error["param"]
+    assert "plugh" not in "".join(filter(None, server.lines))
 
 
 def test_twenty_clients_at_once_get_their_own_answers(server):

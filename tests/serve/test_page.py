@@ -160,6 +160,11 @@ def test_only_the_page_itself_needs_no_key(keyed):
     assert keyed.get("/live", Authorization=f"Bearer {KEY}").status == 200
 
 
+def test_the_head_of_a_stream_has_an_end(server):
+    answer = server.ask("HEAD", "/live", None, {"Accept": "text/event-stream"})
+    assert answer.status == 200 and answer.body == b""
+
+
 def test_a_page_of_another_origin_is_not_answered(server):
     assert server.get("/live", Origin="http://elsewhere.test").status == 403
 

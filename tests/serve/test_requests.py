@@ -80,7 +80,11 @@ def test_t23_null_hides_nothing():
     ("presence_penalty", 3), ("frequency_penalty", -3), ("repetition_penalty", 0),
     ("audio", {"voice": "x"}), ("modalities", ["audio"]), ("functions", [{}]),
     ("function_call", "auto"), ("web_search_options", {"a": 1}), ("timeout", 0),
-    ("parallel_tool_calls", 1)])
+    ("parallel_tool_calls", 1), ("stop", "x" * 2049), ("stop", ["\u00e9" * 600, "y" * 900]),
+    ("guided_json", {"type": "object"}), ("json_schema", {"type": "object"}), ("ignore_eos", True),
+    ("min_tokens", 5), ("tools", [{"type": "custom", "custom": {"name": "x"}}]),
+    ("tools", [{"type": "web_search"}]), ("tools", [{"type": "function"}]),
+    ("tool_choice", {"type": "allowed_tools", "allowed_tools": {}})])
 def test_r2_a_refusal_names_the_member(member, value):
     e = refused(lambda: chat(**{"logprobs": True, member: value}))
     assert e.param.startswith(member) and member in e.message
@@ -101,6 +105,12 @@ def test_r7_a_seed_is_drawn_and_can_be_given():
 
 def test_unknown_members_are_let_be():
     assert chat(service_tier="auto", store=True, user="u", metadata={"a": "b"}).n == 1
+
+
+def test_members_that_ask_for_nothing_are_let_be():
+    assert chat(min_tokens=0, ignore_eos=False, stop_token_ids=[], guided_json=None).n == 1
+    assert chat(stop=["x" * 128] * 16).stops
+    assert openai.completion_options(Fields({"suffix": ""}), 0.0).n == 1
 
 
 def test_empty_stop_strings_are_dropped():
@@ -137,6 +147,8 @@ def test_completions_know_what_they_cannot_do():
     options = openai.completion_options
     assert refused(options, Fields({"suffix": "x"}), 0.0).param == "suffix"
     assert refused(options, Fields({"best_of": 3}), 0.0).param == "best_of"
+    assert refused(options, Fields({"response_format": {"type": "json_object"}}),
+                   0.0).param == "response_format"
     assert options(Fields({"best_of": 2, "n": 2, "logprobs": 3}), 0.0).logprobs == 3
 
 
@@ -202,13 +214,35 @@ def test_anthropic_conversations_become_ours():
      "messages[0].content[0].type"),
     ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
     ({"messages": [], "tools": [{"type": "bash_20250124"}]}, "tools[0].type"),
-    ({"messages": [3]}, "messages[0]")])
+    ({"messages": [3]}, "messages[0]"), ({"messages": [{"role": "user"}]}, "messages[0].content"),
+    ({"messages": [], "output_format": {"type": "text"}}, "output_format.type")])
 def test_anthropic_refusals_name_the_member(body, param):
     assert refused(anthropic.conversation, Fields(body)).param == param
 
 
 def test_anthropic_needs_max_tokens():
     assert refused(anthropic.options, Fields({})).param == "max_tokens"
+
+
+def test_anthropic_turns_without_words_are_kept():
+    body = anthropic.conversation(Fields({"messages": [
+        {"role": "user", "content": "a"}, {"role": "assistant", "content": []},
+        {"role": "user", "content": []}]}))
+    assert [m["role"] for m in body["messages"]] == ["user", "assistant", "user"]
+
+
+def test_anthropic_structured_outputs_are_a_response_format():
+    schema = {"type": "object"}
+    wanted = {"type": "json_schema", "schema": schema}
+    for members in ({"output_format": wanted}, {"output_config": {"format": wanted}}):
+        body = anthropic.conversation(Fields({"messages": [], **members}))
+        assert body["response_format"]["json_schema"]["schema"] == schema
+
+
+@pytest.mark.parametrize("member, value", [
+    ("stop_sequences", ["x" * 3000]), ("mcp_servers", [{"url": "http://x"}]), ("container", "c")])
+def test_anthropic_knows_what_it_cannot_do(member, value):
+    assert refused(anthropic.options, Fields({"max_tokens": 1, member: value})).param == member
 
 
 # ---- responses ----
@@ -250,6 +284,13 @@ def test_responses_refusals_name_the_member(body, param):
     assert refused(responses.conversation, Fields(body)).param == param
 
 
+@pytest.mark.parametrize("item, param", [
+    ({"role": "user"}, "input[0].content"),
+    ({"type": "function_call_output", "call_id": "c"}, "input[0].output")])
+def test_responses_items_without_content_are_refused(item, param):
+    assert refused(responses.conversation, Fields({"input": [item]})).param == param
+
+
 @pytest.mark.parametrize("member", ["previous_response_id", "conversation", "background"])
 def test_responses_have_no_memory_and_say_so(member):
     assert refused(responses.options, Fields({member: "x"}), 0.0).param == member
@@ -264,4 +305,6 @@ def test_errors_have_each_dialects_form():
                                   "param": "temperature", "code": "c"}}
     assert e.body("anthropic") == {"type": "error", "error": {
         "type": "invalid_request_error", "message": "temperature: too hot"}}
+    e = ApiError(400, "max_tokens is missing", "max_tokens")
+    assert e.body("anthropic")["error"]["message"] == "max_tokens is missing", "not twice"
     assert busy("full", 7).headers == {"Retry-After": "7"}

@@ -309,7 +309,7 @@ static void close_waits_for_reads_in_flight(void **state)
 /* A layer of a pass: pages [from, to) of file `layer`, a sure hint for all, then pins. */
 static void use_layer(struct fixture *f, unsigned layer, unsigned from, unsigned to)
 {
-    struct extent want[POOL_HINT_MAX];
+    struct extent want[POOL_HINT_MAX] = {{0}};
     unsigned n = to - from, which;
 
     for (unsigned i = 0; i < n; i++)
