@@ -1,9 +1,11 @@
 #include "base/err.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 int err_set(struct err *e, int code, const char *fmt, ...)
 {
@@ -28,6 +30,20 @@ int err_sys(struct err *e, int errnum, const char *fmt, ...)
         snprintf(e->text + n, sizeof(e->text) - (size_t)n, ": %s", strerror(errnum));
     e->code = errnum == ENOMEM ? ERR_NOMEM : ERR_IO;
     return e->code;
+}
+
+bool no_such_entry(int dirfd, const char *name)
+{
+    struct stat st;
+
+    return fstatat(dirfd, name, &st, AT_SYMLINK_NOFOLLOW) && errno == ENOENT;
+}
+
+int err_open(struct err *e, int errnum, int dirfd, const char *name)
+{
+    if (errnum == ENOENT && !no_such_entry(dirfd, name))
+        return err_set(e, ERR_IO, "%s: a link to what is not there (is its drive mounted?)", name);
+    return err_sys(e, errnum, "%s", name);
 }
 
 int err_wrap(struct err *e, const char *fmt, ...)

@@ -8,6 +8,8 @@
 #ifndef BASE_ERR_H
 #define BASE_ERR_H
 
+#include <stdbool.h>
+
 enum {
     ERR_ARG = -1,         /* the caller asked for something impossible */
     ERR_IO = -2,          /* the system refused or a read failed */
@@ -31,6 +33,12 @@ int err_set(struct err *e, int code, const char *fmt, ...) __attribute__((format
 
 /* As err_set with ERR_IO (ERR_NOMEM for ENOMEM), ": " and the system's words for errnum added. */
 int err_sys(struct err *e, int errnum, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+
+/* The same for an openat() that failed: a link whose target is missing is called one. */
+int err_open(struct err *e, int errnum, int dirfd, const char *name);
+
+/* No entry of that name. A link to nothing is one: what it stood for is missing, not absent. */
+bool no_such_entry(int dirfd, const char *name);
 
 /* Put "context: " in front of the text that is there; returns e->code. */
 int err_wrap(struct err *e, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

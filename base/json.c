@@ -143,13 +143,16 @@ int json_parse_file(json_t **out, int dirfd, const char *file, size_t max_bytes,
     char *text = NULL;
 
     if (fd < 0)
-        return err_sys(e, errno, "%s", file);
+        return err_open(e, errno, dirfd, file);
     if (fstat(fd, &st))
         err_sys(e, errno, "%s", file);
     else if (!S_ISREG(st.st_mode))
         err_set(e, ERR_IO, "%s: not a regular file", file);
-    else if (st.st_size < 1 || (uint64_t)st.st_size > max_bytes)
-        err_set(e, ERR_LIMIT, "%s: size %" PRId64 " out of range", file, (int64_t)st.st_size);
+    else if (!st.st_size)
+        err_set(e, ERR_FORMAT, "%s: it is empty (an incomplete copy?)", file);
+    else if ((uint64_t)st.st_size > max_bytes)
+        err_set(e, ERR_LIMIT, "%s: %" PRId64 " bytes, it may have %zu", file, (int64_t)st.st_size,
+                max_bytes);
     else if (!slurp(&text, fd, (size_t)st.st_size, file, e) &&
              !json_parse(out, text, (size_t)st.st_size, file, e)) {
         free(text);

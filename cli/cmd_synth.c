@@ -76,6 +76,8 @@ int cmd_synth(struct cli *c)
     struct err e;
     int failed;
 
+    if (!*o.dir)
+        return fail(c, EXIT_USAGE, NULL, c->command, "MODEL is empty");
     if (!known_shape(o.shape))
         return no_shape(c);
     if (synth_plan(&plan, &o, &e))

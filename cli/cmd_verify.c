@@ -15,6 +15,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include "base/json.h"
 #include "base/machine.h"
 #include "base/thread.h"
 #include "cli/against.h"
@@ -27,11 +28,13 @@
 #include "expertfs/trunk.h"
 #include "model/hparams.h"
 #include "model/tokenizer.h"
+#include "model/vision_shape.h"
 #include "model/weights.h"
 
 #define MANIFEST_MAX (64u << 20)
 
 enum { FOUND_MAX = 100, FOUND_SHOWN = 20, THREADS_LEAST = 4, THREADS_DEFAULT_MAX = 16 };
+enum { SMALL_JSON_BYTES_MAX = 1 << 20 };
 
 struct found { /* something that is wrong; -1: of no layer, or of no single expert */
     int layer, expert;
@@ -334,6 +337,32 @@ static void check_tokenizer(struct verify *v)
         found(v, -1, -1, &e);
 }
 
+/* Read by some formats and some commands only; what cannot be read is damage all the same. */
+static bool check_json(struct verify *v, const char *name)
+{
+    json_t *root;
+    struct err e;
+
+    if (no_such_entry(v->dir, name))
+        return false;
+    if (json_parse_file(&root, v->dir, name, SMALL_JSON_BYTES_MAX, &e)) {
+        found(v, -1, -1, &e);
+        return false;
+    }
+    json_decref(root);
+    return true;
+}
+
+static void check_vision(struct verify *v)
+{
+    struct vision_shape shape;
+    struct err e;
+
+    if (check_json(v, "vision.json") && vision_shape_read(&shape, &v->m, v->dir, &e) &&
+        e.code != ERR_UNSUPPORTED)
+        found(v, -1, -1, &e);
+}
+
 static void check_file(struct verify *v, const char *name)
 {
     struct file f;
@@ -474,6 +503,8 @@ static int verify_all(struct verify *v)
 
     term_cancels(NULL, &v->progress.cancel);
     check_tokenizer(v);
+    check_json(v, "chat.json");
+    check_vision(v);
     whole_bytes = check_whole(v);
     if (banks_open(v))
         return fail(v->c, EXIT_MEMORY, NULL, "verify", "no memory");

@@ -99,7 +99,7 @@ int model_check(struct cli *c, const char *path)
     if (!S_ISDIR(st.st_mode))
         return fail(c, EXIT_RUNTIME, NULL, path, "not a .waste container: that is a directory");
     snprintf(manifest, sizeof(manifest), "%s/manifest.json", path);
-    if (stat(manifest, &st) && errno == ENOENT)
+    if (lstat(manifest, &st) && errno == ENOENT)
         return fail(c, EXIT_RUNTIME,
                     "It is written last: without it a conversion or `waste synth` is unfinished, "
                     "and the same\ncommand goes on.",

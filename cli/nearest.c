@@ -10,10 +10,11 @@ static unsigned min3(unsigned a, unsigned b, unsigned c)
     return m < c ? m : c;
 }
 
+enum { NAME_MAX_BYTES = 40 };
+
 /* Levenshtein's distance, over the first NAME_MAX_BYTES bytes. */
 static unsigned distance(const char *a, const char *b)
 {
-    enum { NAME_MAX_BYTES = 40 };
     unsigned row[NAME_MAX_BYTES + 1];
     size_t la = strnlen(a, NAME_MAX_BYTES), lb = strnlen(b, NAME_MAX_BYTES);
 
@@ -36,12 +37,13 @@ static unsigned distance(const char *a, const char *b)
 const char *nearest_name(const char *name, const char *const *names, unsigned n)
 {
     const char *best = NULL;
-    unsigned best_distance = 0, most = 1 + (unsigned)strlen(name) / 4;
+    unsigned len = (unsigned)strnlen(name, NAME_MAX_BYTES);
+    unsigned best_distance = 0, most = 1 + len / 4;
 
     for (unsigned i = 0; i < n; i++) {
         unsigned d = distance(name, names[i]);
 
-        if (d <= most && (!best || d < best_distance)) {
+        if (d <= most && d < len && (!best || d < best_distance)) {
             best = names[i];
             best_distance = d;
         }

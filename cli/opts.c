@@ -192,6 +192,13 @@ static bool takes_value(const struct opt *opt)
     return opt->value != NULL;
 }
 
+static bool names_a_file(const struct opt *opt)
+{
+    static const char *const kinds[] = {"FILE", "PATH", "DIR"};
+
+    return listed(opt->value, kinds, N_ELEMS(kinds));
+}
+
 /* Where a row's value is from, from now on. A list of a weaker origin is not added to. */
 static void set_origin(struct opts *o, const struct opt *opt)
 {
@@ -246,14 +253,17 @@ static int set_value(struct opts *o, const struct opt *opt, const char *text, st
     case OPT_BIAS:
         return read_bias(o, text, e);
     case OPT_IMAGE:
+        if (!*text)
+            return err_set(e, ERR_ARG, "it is empty; it has to be a file");
         if (o->n_images == WASTE_IMAGES_MAX)
             return err_set(e, ERR_ARG, "more than %d images", WASTE_IMAGES_MAX);
         o->image[o->n_images++] = text;
         o->vision = true;
         return 0;
     case OPT_TEXT:
-        if (!*text && !strcmp(opt->value, "DIR"))
-            return err_set(e, ERR_ARG, "it is empty; it has to be a directory");
+        if (!*text && names_a_file(opt))
+            return err_set(e, ERR_ARG, "it is empty; it has to be a %s",
+                           strcmp(opt->value, "DIR") ? "file" : "directory");
         *(const char **)field = text;
         return 0;
     default: /* a flag that a variable sets */

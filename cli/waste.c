@@ -3,6 +3,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/thread.h"
 #include "cli/cmd.h"
 #include "cli/config.h"
 #include "cli/nearest.h"
@@ -323,6 +324,7 @@ int main(int argc, char **argv)
 {
     struct cli c = {.command = "waste"};
     struct config config = {0};
+    struct err e;
     int rc;
 
     term_open(&c.term);
@@ -332,6 +334,8 @@ int main(int argc, char **argv)
         return serve_exec(&c, argc - 2, argv + 2);
     }
     rc = read_options(&c, argc, argv, &config);
+    if (!rc && thread_main_stack(&e))
+        rc = fail_err(&c, &e, "stack");
     bar_open(&c.bar, &c.term, c.opts.quiet, c.opts.json);
     if (!rc)
         rc = dispatch(&c);

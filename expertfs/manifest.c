@@ -552,9 +552,7 @@ int manifest_read(struct manifest *out, int dirfd, const char *dir, struct err *
     json_t *root;
     struct stat st;
 
-    if (fstatat(dirfd, "manifest.json", &st, 0)) {
-        if (errno != ENOENT)
-            return err_sys(e, errno, "manifest.json");
+    if (no_such_entry(dirfd, "manifest.json")) {
         if (unfinished(dirfd))
             return err_set(e, ERR_IO,
                            "%.200s: no manifest.json (an unfinished conversion? run the "

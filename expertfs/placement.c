@@ -142,7 +142,7 @@ int placement_read(struct placement *p, int dirfd, unsigned first, unsigned end,
     json_t *root;
 
     memset(p, 0, sizeof(*p));
-    if (faccessat(dirfd, MAP, F_OK, 0) && errno == ENOENT)
+    if (no_such_entry(dirfd, MAP))
         return 0;
     if (json_parse_file(&root, dirfd, MAP, MAP_BYTES, e))
         return e->code;
@@ -204,7 +204,7 @@ static int read_mark(struct mark *m, int fd, const char *dir, struct err *e)
     json_t *root;
 
     *m = (struct mark){.drive = -1};
-    if (faccessat(fd, MARK, F_OK, 0) && errno == ENOENT)
+    if (no_such_entry(fd, MARK))
         return 0;
     if (json_parse_file(&root, fd, MARK, MAP_BYTES, e))
         return err_wrap(e, "%.200s", dir);

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/thread.h"
 #include "storage/file.h"
 #include "storage/io.h"
 
@@ -315,7 +316,7 @@ int row_stream_open(struct row_stream **out, const struct checkpoint *c,
         row_stream_close(s);
         return e->code;
     }
-    s->reading = !pthread_create(&s->thread, NULL, read_spans, s);
+    s->reading = !thread_start(&s->thread, read_spans, s);
     if (!s->reading) {
         row_stream_close(s);
         return err_set(e, ERR_NOMEM, "reading ahead: no thread");

@@ -46,7 +46,7 @@ struct checkpoint {
 
 static bool exists(int dirfd, const char *name)
 {
-    return !faccessat(dirfd, name, F_OK, 0) || errno != ENOENT;
+    return !no_such_entry(dirfd, name);
 }
 
 static int stored_by_name(const void *a, const void *b)

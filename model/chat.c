@@ -164,7 +164,7 @@ static int read_chat_json(struct chat *c, const char *path, bool *found, struct 
         return err_sys(e, errno, "%s", path);
     if (dir < 0)
         return 0;
-    *found = !faccessat(dir, "chat.json", F_OK, 0);
+    *found = !no_such_entry(dir, "chat.json");
     if (*found)
         rc = json_parse_file(&root, dir, "chat.json", CHAT_JSON_BYTES_MAX, e);
     close(dir);

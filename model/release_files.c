@@ -47,15 +47,16 @@ int release_file(char **bytes, size_t *n, int dirfd, const char *name, size_t mo
     struct stat st;
     char *text;
 
-    if (fd < 0 && errno == ENOENT) {
+    if (fd < 0 && no_such_entry(dirfd, name)) {
         *bytes = NULL;
         *n = 0;
         return 0;
     }
-    if (fd < 0 || fstat(fd, &st)) {
+    if (fd < 0)
+        return err_open(e, errno, dirfd, name);
+    if (fstat(fd, &st)) {
         err_sys(e, errno, "%s", name);
-        if (fd >= 0)
-            close(fd);
+        close(fd);
         return e->code;
     }
     if (!S_ISREG(st.st_mode) || (uint64_t)st.st_size > most) {

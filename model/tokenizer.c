@@ -96,8 +96,10 @@ static int file_read(struct text *out, int dir, const char *name, struct err *e)
     struct stat st;
     int rc = 0;
 
+    if (fd < 0 && no_such_entry(dir, name))
+        return 0;
     if (fd < 0)
-        return errno == ENOENT ? 0 : err_sys(e, errno, "%s", name);
+        return err_open(e, errno, dir, name);
     if (fstat(fd, &st))
         rc = err_sys(e, errno, "%s", name);
     else if (!S_ISREG(st.st_mode))

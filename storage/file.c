@@ -146,7 +146,7 @@ int file_open(struct file *out, int dirfd, const char *name, bool want_direct, s
      * it also tells io_uring to give up where it would have to wait. */
     f.buffered = open_above_stdio(dirfd, name, O_NONBLOCK);
     if (f.buffered < 0)
-        return err_sys(e, errno, "%s", name);
+        return err_open(e, errno, dirfd, name);
     if (fstat(f.buffered, &st) || fcntl(f.buffered, F_SETFL, O_RDONLY) < 0) {
         err_sys(e, errno, "%s", name);
         close(f.buffered);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/thread.h"
 #include "cli/load.h"
 #include "cli/nearest.h"
 #include "cli/safe.h"
@@ -151,6 +152,8 @@ static int run_command(struct bench *b, const struct bench_command *k, int argc,
                         b->n_args < k->min_args ? "an argument is missing; usage: waste-bench %s %s"
                                                 : "too many arguments; usage: waste-bench %s %s",
                         k->name, k->args);
+    else if (thread_main_stack(&e))
+        rc = bench_fail(b, EXIT_RUNTIME, NULL, "stack: %s", e.text);
     else if (report_open(&b->report, b->json ? NULL : stdout, typed, &e))
         rc = bench_fail_err(b, &e);
     else {

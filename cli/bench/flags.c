@@ -93,6 +93,8 @@ static int take(const struct flag *f, const char *text, struct err *e)
             return err_set(e, ERR_ARG, "--%s \"%s\": one of %s is needed", f->name, text, f->value);
         break;
     case FLAG_TEXT:
+        if (!*text)
+            return err_set(e, ERR_ARG, "--%s: it is empty", f->name);
         break;
     }
     *(const char **)f->to = text;

@@ -1,12 +1,15 @@
 #include "base/err.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -36,6 +39,28 @@ static void system_errors_are_io_except_for_memory(void **state)
     assert_int_equal(e.code, ERR_NOMEM);
     snprintf(want, sizeof(want), "map: %s", strerror(ENOMEM));
     assert_string_equal(e.text, want);
+}
+
+static void a_link_to_nothing_is_no_absence_and_says_so(void **state)
+{
+    char dir[] = "/tmp/waste-test-err-XXXXXX";
+    struct err e;
+    int fd;
+
+    (void)state;
+    assert_non_null(mkdtemp(dir));
+    fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    assert_true(fd >= 0);
+    assert_true(no_such_entry(fd, "a"));
+    assert_int_equal(err_open(&e, ENOENT, fd, "a"), ERR_IO);
+    assert_null(strstr(e.text, "link"));
+    assert_int_equal(symlinkat("b", fd, "a"), 0);
+    assert_false(no_such_entry(fd, "a"));
+    assert_int_equal(err_open(&e, ENOENT, fd, "a"), ERR_IO);
+    assert_string_equal(e.text, "a: a link to what is not there (is its drive mounted?)");
+    assert_int_equal(unlinkat(fd, "a", 0), 0);
+    close(fd);
+    rmdir(dir);
 }
 
 static void context_comes_first_and_the_code_stays(void **state)
@@ -113,6 +138,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(failing_is_one_statement),
         cmocka_unit_test(system_errors_are_io_except_for_memory),
+        cmocka_unit_test(a_link_to_nothing_is_no_absence_and_says_so),
         cmocka_unit_test(context_comes_first_and_the_code_stays),
         cmocka_unit_test(a_percent_sign_in_the_text_is_only_a_character),
         cmocka_unit_test(long_texts_are_cut_not_overrun),

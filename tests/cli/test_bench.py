@@ -133,6 +133,8 @@ def test_without_a_command_the_usage_is_an_error():
 
 @pytest.mark.parametrize("args, words", [
     (["kernls"], "did you mean kernels?"),
+    (["report", "--out", ""], "--out: it is empty"),
+    (["decode", "model", "--numeric="], "--numeric: it is empty"),
     (["kernels", "--round", "3"], "did you mean --rounds?"),
     (["kernels", "--rounds"], "a value is missing"),
     (["kernels", "--rounds", "0"], "from 1 to 99"),

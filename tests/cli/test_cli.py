@@ -98,6 +98,32 @@ def test_kernels_of_another_machine_are_refused(kimi):
     assert b"this machine has no " in waste("plan", kimi, env={"WASTE_CPU": level}, check=2).stderr
 
 
+@pytest.mark.parametrize("option", ["file", "usage", "config", "out", "json-schema", "grammar",
+                                    "tools", "image", "state-dir"])
+def test_an_empty_path_is_misuse_that_names_the_option(kimi, option):
+    done = waste("run", kimi, f"--{option}", "", check=2)
+    assert f"--{option}: it is empty; it has to be a ".encode() in done.stderr
+
+
+def test_an_empty_model_is_misuse_also_where_one_is_made():
+    for command in (["synth", "", "--shape", "tiny-kimi"], ["run", "", "x"], ["verify", ""]):
+        assert b"MODEL is empty" in waste(*command, check=2).stderr
+
+
+def limited_stack(soft, hard):
+    return lambda: resource.setrlimit(resource.RLIMIT_STACK, (soft, hard))
+
+
+def test_a_small_limit_of_the_stack_is_raised_or_said(kimi):
+    command = [BINARY, "run", str(kimi), "--ids", "1 2", "-n", "2", "--budget", BUDGET]
+    done = subprocess.run(command, env=clean_env(), capture_output=True, check=False,
+                          preexec_fn=limited_stack(128 << 10, 8 << 20))
+    assert done.returncode == 0, done.stderr
+    done = subprocess.run(command, env=clean_env(), capture_output=True, check=False,
+                          preexec_fn=limited_stack(128 << 10, 128 << 10))
+    assert done.returncode == 6 and b"stack: limited to 128 KiB, 2048 are needed" in done.stderr
+
+
 def test_version():
     out = waste("version", check=0).stdout
     assert out.startswith(b"WASTE ") and b"container v0" in out

@@ -55,9 +55,9 @@ static void every_kind_is_read_with_and_without_an_equals_sign(void **unused)
     struct err e;
 
     (void)unused;
-    assert_int_equal(parse(&e, "--set", "--number=-3", "--size", "2M", "--text=", NULL), 0);
+    assert_int_equal(parse(&e, "--set", "--number=-3", "--size", "2M", "--text==", NULL), 0);
     assert_true(got.set && got.number == -3 && got.size == 2 << 20);
-    assert_string_equal(got.text, "");
+    assert_string_equal(got.text, "=");
     assert_int_equal(parse(&e, "--numbers", "1,9,4", "--sizes=1K,2.5K", "--choice", "two", NULL),
                      0);
     assert_int_equal(got.numbers.n, 3);
@@ -96,6 +96,7 @@ static void what_is_wrong_is_named(void **unused)
         {"--choice", "three", "--choice \"three\": one of one|two is needed"},
         {"--choice", "on", "--choice \"on\""},
         {"--choice", "", "--choice \"\""},
+        {"--text", "", "--text: it is empty"},
         {"--set=1", NULL, "--set takes no value, \"1\" was given"},
         {"--sets", NULL, "--sets: no such option (did you mean --set?)"},
         {"--se", NULL, "--se: no such option"},

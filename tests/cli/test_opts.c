@@ -338,9 +338,12 @@ static void the_table_is_consistent(void **state)
 
 static void the_nearest_name_is_the_fewest_edits_away(void **state)
 {
-    const char *const names[] = {"run", "eval", "verify", "version"};
+    const char *const names[] = {"run", "eval", "verify", "version"}, *const letters[] = {"n"};
+    char line[200];
 
     (void)state;
+    memset(line, 'r', sizeof(line) - 1);
+    line[sizeof(line) - 1] = 0;
     assert_string_equal(nearest_name("rum", names, 4), "run");
     assert_string_equal(nearest_name("verfy", names, 4), "verify");
     assert_string_equal(nearest_name("versoin", names, 4), "version");
@@ -348,6 +351,9 @@ static void the_nearest_name_is_the_fewest_edits_away(void **state)
     assert_null(nearest_name("x", names, 4));
     assert_null(nearest_name("frobnicate", names, 4));
     assert_null(nearest_name("x", names, 0));
+    assert_null(nearest_name("", letters, 1));
+    assert_null(nearest_name("x", letters, 1));
+    assert_null(nearest_name(line, names, 4));
 }
 
 int main(void)

@@ -96,6 +96,24 @@ def test_what_run_calls_damaged_verify_finds_in_the_tokenizer(copy, name):
     waste("verify", copy, check=0)
 
 
+@pytest.mark.parametrize("name", ["chat.json", "vision.json"])
+@pytest.mark.parametrize("content", [b"", b"\x00junk\n", b"{"])
+def test_what_only_some_commands_read_is_verified_too(copy, name, content):
+    (copy.path / name).write_bytes(content)
+    value = waste_json("verify", copy, check=4)
+    assert value["bad"] == 1 and name in value["errors"][0]["detail"]
+
+
+@pytest.mark.parametrize("name", ["tokenizer.model", "specials.json", "chat.json", "vision.json", "drives.json",
+                                  "codebooks.bin", "manifest.json"])
+def test_a_link_to_nothing_is_not_taken_for_an_absent_file(copy, name):
+    (copy.path / name).unlink(missing_ok=True)
+    (copy.path / name).symlink_to("/nonexistent/file")
+    for json in ([], ["--json"]):
+        done = waste("verify", copy, *json, check=1)
+        assert f"{name}: a link to what is not there".encode() in done.stdout + done.stderr
+
+
 def test_what_run_calls_damaged_verify_finds_in_the_manifest(copy):
     entry = next(t for t in copy.manifest["trunk"] if t["name"].endswith("o_proj.weight"))
     entry["name"] += "x"
