@@ -87,9 +87,18 @@ def port(text):
     return int(text)
 
 
+class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
+    """Defaults, where there is one to tell."""
+
+    def _get_help_string(self, action):
+        if action.default is None or action.default is False:
+            return action.help
+        return super()._get_help_string(action)
+
+
 def arguments():
     p = argparse.ArgumentParser(prog="waste serve", description="Serve a model over HTTP.",
-                                formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+                                formatter_class=HelpFormatter)
     p.add_argument("model", metavar="MODEL", help="a container's directory, or the name of an installed one")
     g = p.add_argument_group("where")
     g.add_argument("--host", type=word, default="127.0.0.1", help="address to listen on")
@@ -154,9 +163,9 @@ def arguments():
     g.add_argument("--per-key", type=count, default=0, help="requests of one key at a time; 0: any")
     g.add_argument("--timeout", type=seconds, default=0, metavar="SECONDS",
                    help="longest time for a request; 0: none")
-    g.add_argument("--max-body", type=size, default=32 << 20, metavar="SIZE",
+    g.add_argument("--max-body", type=size, metavar="SIZE",
                    help="of a request; bodies that come, and images that wait, have four times that "
-                        "of memory each")
+                        "of memory each (default: 8M, with --vision 32M)")
     g.add_argument("--head-timeout", type=some_seconds, default=15)
     g.add_argument("--body-timeout", type=some_seconds, default=60)
     g.add_argument("--write-timeout", type=some_seconds, default=120,
@@ -434,6 +443,8 @@ def give_back_large_blocks():
 def main():
     give_back_large_blocks()
     o = arguments().parse_args()
+    if o.max_body is None:  # a large one takes long to parse, and only pictures need it
+        o.max_body = (32 if o.vision else 8) << 20
     log = open_log(o.log_level)
     sys.setswitchinterval(0.001)  # a thread that works on a large body lets the loop go on
     try:

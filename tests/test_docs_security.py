@@ -32,7 +32,7 @@ def test_the_server_s_limits_are_those():
     main = pytest.importorskip("serve.__main__")
     options = vars(main.arguments().parse_args(["model"]))
     rows = re.findall(r"^\| `--([a-z-]+)` \| (\d+) \|", PAGE, re.M)
-    assert len(rows) >= 9
+    assert len(rows) >= 8
     for name, value in rows:
         assert options[name.replace("-", "_")] == int(value), name
 
