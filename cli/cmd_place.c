@@ -152,8 +152,8 @@ static int show(struct place *p)
     for (unsigned l = m->first_dense; l < m->n_layers; l++)
         spread += now->spread[l];
     if (!p->c->opts.json)
-        printf("%u of %u layers with experts are spread over %u drives.\n", spread,
-               m->n_layers - m->first_dense, now->n ? now->n : 1);
+        printf("%u of %u layers with experts are spread over %u drive%s.\n", spread,
+               m->n_layers - m->first_dense, now->n ? now->n : 1, plural(now->n ? now->n : 1));
     for (unsigned d = 0; d < now->n; d++) {
         unsigned n = placement_records(now, d, m->n_experts);
         char size[UNITS_TEXT];

@@ -1,23 +1,42 @@
 #include "model/hparams.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
-/* One integer member with its range; the first key that is present wins. */
+/* One integer member with its range, under either name. */
 struct dim {
     unsigned *to;
     const char *key, *alias;
     int64_t fallback, lo, hi;
 };
 
+static bool is_there(const json_t *v)
+{
+    return v && !json_is_null(v);
+}
+
+static int names_agree(const struct json_at *at, const struct dim *d, struct err *e)
+{
+    const json_t *a = json_object_get(at->object, d->key);
+    const json_t *b = d->alias ? json_object_get(at->object, d->alias) : NULL;
+    int64_t x, y;
+
+    if (!is_there(a) || !is_there(b) || !json_exact_int(a, &x) || !json_exact_int(b, &y) || x == y)
+        return 0;
+    return err_set(e, ERR_FORMAT, "%s: %s is %" PRId64 ", but %s is %" PRId64, at->path, d->key, x,
+                   d->alias, y);
+}
+
 static int read_dims(const struct json_at *at, const struct dim *d, unsigned n, struct err *e)
 {
     for (unsigned i = 0; i < n; i++) {
         const json_t *v = json_object_get(at->object, d[i].key);
-        const char *key = (v && !json_is_null(v)) || !d[i].alias ? d[i].key : d[i].alias;
+        const char *key = is_there(v) || !d[i].alias ? d[i].key : d[i].alias;
         int64_t x;
 
-        if (json_get_int(&x, at, key, d[i].fallback, d[i].lo, d[i].hi, e))
+        if (names_agree(at, &d[i], e) ||
+            json_get_int(&x, at, key, d[i].fallback, d[i].lo, d[i].hi, e))
             return e->code;
         if (x < d[i].lo) /* absent, and there is no default */
             return err_set(e, ERR_FORMAT, "%s.%s is absent", at->path, key);
@@ -68,6 +87,7 @@ static int refuse_flag(const struct json_at *at, const char *key, bool only, str
 
 static int read_kda_layers(struct hparams *hp, const struct json_at *at, struct err *e)
 {
+    bool is_full[FORMAT_LAYERS_MAX] = {false};
     const json_t *kda, *full;
     size_t i;
     json_t *v;
@@ -95,6 +115,10 @@ static int read_kda_layers(struct hparams *hp, const struct json_at *at, struct 
         if (hp->is_kda[x - 1])
             return err_set(e, ERR_FORMAT, "%s: layer %d is in both kda_layers and full_attn_layers",
                            at->path, (int)x);
+        if (is_full[x - 1])
+            return err_set(e, ERR_FORMAT, "%s.full_attn_layers: layer %d is listed twice", at->path,
+                           (int)x);
+        is_full[x - 1] = true;
     }
     if (full && json_array_size(full) + hp->n_kda != hp->n_layers)
         return err_set(e, ERR_FORMAT, "%s: %u kda_layers and %zu full_attn_layers for %u layers",

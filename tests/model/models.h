@@ -3,6 +3,8 @@
 #ifndef TESTS_MODELS_H
 #define TESTS_MODELS_H
 
+#include <stdbool.h>
+
 #include "include/waste.h"
 #include "tests/support/golden.h"
 
@@ -11,6 +13,7 @@ enum { N_MODELS = 6 };
 struct test_model {
     const char *name;
     char dir[512];
+    bool made; /* dir is ours, and goes with the group */
     struct golden gold;
 };
 

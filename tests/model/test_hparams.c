@@ -233,6 +233,9 @@ static void every_dimension_has_its_bound(void **state)
         {"linear_attn_config.kda_layers", "[1,1]", "listed twice"},
         {"linear_attn_config.kda_layers", "[1,2,4]", "in both"},
         {"linear_attn_config.kda_layers", "[1,2]", "for 4 layers"},
+        {"linear_attn_config.full_attn_layers", "[4,4]",
+         "full_attn_layers: layer 4 is listed twice"},
+        {"n_routed_experts", "3", "but n_routed_experts is 3"},
         {"linear_attn_config", "[]", "linear_attn_config"},
     };
 
