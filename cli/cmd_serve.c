@@ -68,18 +68,19 @@ int cmd_serve(struct cli *c)
 int serve_exec(struct cli *c, int argc, char **argv)
 {
     const char *python = interpreter();
-    const char *args[ARGS_MAX] = {python, "-m", "serve"};
+    /* -B: what is installed stays as it was installed, also for root. */
+    const char *args[ARGS_MAX] = {python, "-B", "-m", "serve"};
     char model[PATH_MAX];
     struct home home;
-    int rc = 0, n = 3;
+    int rc = 0, n = 4;
 
-    if (argc > ARGS_MAX - 4)
-        return fail(c, EXIT_USAGE, NULL, "serve", "%d arguments, at most %d", argc, ARGS_MAX - 4);
+    if (argc > ARGS_MAX - 5)
+        return fail(c, EXIT_USAGE, NULL, "serve", "%d arguments, at most %d", argc, ARGS_MAX - 5);
     for (int i = 0; i < argc; i++)
         args[n++] = argv[i];
     if (argc && argv[0][0] != '-') {
         rc = model_find(c, argv[0], model);
-        args[3] = model;
+        args[4] = model;
     }
     if (!rc)
         rc = find_home(c, &home);

@@ -48,7 +48,6 @@ def replay():
 
 
 def test_replay_and_sweep_share_a_picture(tmp_path, replay):
-    pytest.importorskip("matplotlib")
     sweep = bench_json("sweep", DEMO, "--rounds", 1, "--prompt", 8, "--warm", 0, "--tokens", 2, "--threads", 1,
                        "--budgets", "33M,40M")
     out = tmp_path / "curve.svg"
@@ -60,7 +59,6 @@ def test_replay_and_sweep_share_a_picture(tmp_path, replay):
 
 
 def test_the_name_follows_the_report_and_png_is_a_picture_too(tmp_path, replay):
-    pytest.importorskip("matplotlib")
     path = saved(tmp_path, "replay.json", replay)
     plot(path)
     assert (tmp_path / "replay.svg").read_text().startswith("<?xml")
@@ -69,7 +67,6 @@ def test_the_name_follows_the_report_and_png_is_a_picture_too(tmp_path, replay):
 
 
 def test_latencies_leave_out_what_is_invalid_and_say_so(tmp_path):
-    pytest.importorskip("matplotlib")
     done = plot("-o", tmp_path / "io.svg", saved(tmp_path, "io.json", io_report()))
     assert "threads: page cache" in done.stderr
     text = (tmp_path / "io.svg").read_text()
