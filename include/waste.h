@@ -469,16 +469,18 @@ typedef struct {
     uint32_t n_logprobs; /* 0...20: in waste_item.top, the likeliest ids of each choice */
     uint32_t reserved0;
     /* What an answer may be; NULL: anything. Copied and compiled; an answer begins with the call
-     * that sets it, or with waste_session_reset, and is what the session chose and was fed: other
-     * ids that the host feeds (a prompt, markup) are not matched. An end id may be chosen exactly
-     * where the grammar may end. docs/CONSTRAINED.md has both languages. */
+     * that sets it, with waste_session_reset or with going to a state (waste_checkpoint_restore
+     * and what follows it), and is what the session chose and was fed: other ids that the host
+     * feeds (a prompt, markup) are not matched. An end id may be chosen exactly where the grammar
+     * may end. docs/CONSTRAINED.md has both languages. */
     const char *grammar;
     int32_t grammar_kind;  /* WASTE_GRAMMAR_* */
     int32_t grammar_after; /* -1, or a control id: until it is chosen, everything is allowed */
     /* A limit on reasoning; NULL: none. Where close_ids[0] is not among the first close_after
      * choices of an answer, the next ones are close_ids, in order, whatever the logits say; after
      * them it is free again. Copied, at most 16; waste_prompt_info has those of the format. An
-     * answer begins as for grammars. */
+     * answer begins as for grammars. A grammar must allow them where they come: waste_step fails
+     * with WASTE_E_ARG otherwise, and nothing is committed. */
     const int32_t *close_ids;
     uint32_t n_close, close_after;
 } waste_sampling;
@@ -563,7 +565,8 @@ WASTE_API waste_status waste_step(waste_ctx *ctx, waste_item *items, size_t n_it
 /* A checkpoint is what a session has committed, ids included, in the memory planned by
  * opts.checkpoints. Restoring it into a session of the same context is rewinding, or forking: what
  * follows is what would have followed, to the bit. Sampling settings stay the session's, and the
- * answer that its grammar limits begins anew; so does it wherever a session's positions change.
+ * answer that its grammar and its close_ids limit begins anew; so with every call below that gives
+ * a session other positions.
  * WASTE_E_LIMIT: they take more than is left (close one). */
 WASTE_API waste_status waste_checkpoint_take(waste_session *s, waste_checkpoint **out);
 WASTE_API waste_status waste_checkpoint_restore(const waste_checkpoint *c, waste_session *s);

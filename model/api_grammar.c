@@ -154,11 +154,6 @@ int grammar_set(waste_session *s, const waste_sampling *p, struct err *e)
     return 0;
 }
 
-int grammar_restart(waste_session *s, struct err *e)
-{
-    return s->match ? match_reset(s->match, e) : 0;
-}
-
 static bool end_possible(const waste_ctx *ctx, int32_t id)
 {
     return id >= 0 && (unsigned)id < ctx->model.hp.vocab && !(ctx->never && ctx->never[id]);

@@ -40,6 +40,14 @@ waste_session *waste_session_default(waste_ctx *ctx)
     return ctx ? &ctx->session[0] : NULL;
 }
 
+int answer_begin(waste_session *s, struct err *e)
+{
+    if (s->match && match_reset(s->match, e))
+        return e->code;
+    think_limit_restart(&s->limit);
+    return 0;
+}
+
 waste_status waste_session_reset(waste_session *s)
 {
     waste_status st = ctx_enter(s ? s->ctx : NULL);
@@ -47,9 +55,8 @@ waste_status waste_session_reset(waste_session *s)
 
     if (st != WASTE_OK)
         return st;
-    if (grammar_restart(s, &e))
+    if (answer_begin(s, &e))
         return ctx_fail(s->ctx, &e);
-    think_limit_restart(&s->limit);
     session_reset(&s->s);
     return WASTE_OK;
 }

@@ -81,7 +81,7 @@ waste_status waste_checkpoint_restore(const waste_checkpoint *c, waste_session *
     if (!c || c->ctx != s->ctx || !s->s.open)
         return ctx_refuse(s->ctx, "waste_checkpoint_restore: a checkpoint of this context and an "
                                   "open session are needed");
-    if (grammar_restart(s, &e))
+    if (answer_begin(s, &e))
         return ctx_fail(s->ctx, &e);
     checkpoint_apply(&s->s, room_at(&c->ctx->room, &c->cell), c->pos, c->choice);
     return WASTE_OK;
@@ -125,7 +125,7 @@ waste_status waste_session_truncate(waste_session *s, size_t pos)
                 s->s.hp->n_kda, s->s.pos, pos);
         return ctx_fail(s->ctx, &e);
     }
-    if (grammar_restart(s, &e))
+    if (answer_begin(s, &e))
         return ctx_fail(s->ctx, &e);
     session_truncate(&s->s, (unsigned)pos);
     return WASTE_OK;
@@ -175,7 +175,7 @@ waste_status waste_session_load(waste_session *s, const char *path)
     if (state_open(path, &fd, &h, &e))
         return ctx_fail(s->ctx, &e);
     rc = state_fits(&h, path, &s->ctx->kind, s->s.hp, s->s.ctx, &e) ||
-         state_verify(fd, path, &h, &e) || grammar_restart(s, &e);
+         state_verify(fd, path, &h, &e) || answer_begin(s, &e);
     if (!rc && state_load(fd, path, &h, &s->s, &e))
         rc = err_wrap(&e, "it changed or failed while it was read, and the session is empty now");
     close(fd);
@@ -329,7 +329,7 @@ waste_status waste_store_resume(waste_store *st, waste_session *s, const int32_t
         return rc;
     if (!ids || !n || !n_reused)
         return ctx_refuse(st->ctx, "waste_store_resume: ids and n_reused are needed");
-    if (grammar_restart(s, &e))
+    if (answer_begin(s, &e))
         return ctx_fail(st->ctx, &e);
     named = named_ids(s, ids, n);
     if (!named) {

@@ -254,7 +254,7 @@ static int item_choose(const struct step *s, waste_item *it, const struct span *
         it->logprob = sampler_logprob(logits, ctx->model.hp.vocab, due);
     }
     if (grammar_after(it->session, fed, it->token, &done, e))
-        return e->code;
+        return due >= 0 ? err_wrap(e, "close_ids") : e->code;
     it->stop = ctx_ends_turn(ctx, se, it->token) ? WASTE_STOP_ID : done ? WASTE_STOP_GRAMMAR : 0;
     if (has_top(s) && se->sampler.n_top)
         item_top(ctx, it, logits);

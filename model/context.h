@@ -162,10 +162,12 @@ int images_encode(waste_session *s, const int32_t *ids, size_t n, struct err *e)
 /* api_state.c: when weights and sessions are there; before they go. */
 int states_open(waste_ctx *ctx, struct err *e);
 void states_close(waste_ctx *ctx);
+/* api_session.c: an answer begins, for the grammar and for the limit on reasoning: wherever the
+ * positions of a session change. Before they do: it can fail. */
+int answer_begin(waste_session *s, struct err *e);
 /* api_grammar.c: what a grammar has to say in a pass. */
 int grammar_set(waste_session *s, const waste_sampling *p, struct err *e); /* or NULL: none */
 void grammar_drop(waste_session *s);
-int grammar_restart(waste_session *s, struct err *e);
 /* Before a choice: the mask, into the sampler. fed: the choice before is being fed. */
 int grammar_before(waste_session *s, bool fed, struct err *e);
 /* After it: *done: nothing can follow and no end id can be chosen. */

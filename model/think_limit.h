@@ -18,9 +18,9 @@ struct think_limit {
     unsigned at;   /* of close, chosen so far; n_close: the reasoning is over */
 };
 
+/* close: n ids, at most THINK_CLOSE_MAX, copied; n 0: no limit. An answer begins. */
 void think_limit_set(struct think_limit *l, const int32_t *close, unsigned n, uint32_t after);
-/* An answer begins. */
-void think_limit_restart(struct think_limit *l);
+void think_limit_restart(struct think_limit *l); /* another one */
 /* The id that has to be chosen now; -1: any. */
 int32_t think_limit_due(const struct think_limit *l);
 /* This one was. */

@@ -205,10 +205,12 @@ static void choices(waste_session *s, waste_ctx *ctx, const int32_t *ids, size_t
 
 static void a_limit_closes_the_reasoning(void **state)
 {
-    struct setup s = {0};
+    enum { RESET, TRUNCATE, RESTORE, WAYS };
+    struct setup s = {.checkpoints = 1};
     waste_ctx *ctx = model_open(models[0].dir, &s);
     const struct golden *g = &models[0].gold;
     waste_session *a = waste_session_default(ctx);
+    waste_checkpoint *c;
     int32_t free_ids[6], ids[6], close[] = {5, 6, 7}, bad = 100000;
     float free_logprob[6], logprob[6];
     waste_sampling p;
@@ -221,12 +223,16 @@ static void a_limit_closes_the_reasoning(void **state)
     p.n_close = 3;
     p.close_after = 2;
     assert_int_equal(waste_session_sampling(a, &p), WASTE_OK);
-    for (unsigned round = 0; round < 2; round++) {
+    assert_int_equal(waste_checkpoint_take(a, &c), WASTE_OK);
+    for (unsigned way = 0; way <= WAYS; way++) {
         choices(a, ctx, g->ids, 4, ids, logprob, 6);
         assert_memory_equal(ids, free_ids, 2 * sizeof(*ids));
         assert_memory_equal(ids + 2, close, sizeof(close));
         assert_true(ids[2] == free_ids[2] || logprob[2] < free_logprob[2]); /* the model's own */
-        assert_int_equal(waste_session_reset(a), WASTE_OK);                 /* an answer begins */
+        assert_int_equal(way == TRUNCATE  ? waste_session_truncate(a, 0)    /* an answer begins */
+                         : way == RESTORE ? waste_checkpoint_restore(c, a)
+                                          : waste_session_reset(a),
+                         WASTE_OK);
     }
     p.close_ids = &bad;
     p.n_close = 1;

@@ -318,6 +318,29 @@ static void going_back_begins_an_answer_anew(void **state)
     waste_close(ctx);
 }
 
+/* What ends the reasoning is chosen whatever the logits say, and not whatever the grammar says. */
+static void a_grammar_that_refuses_close_ids_is_told_so(void **state)
+{
+    struct setup s = {.budget = 200 << 20};
+    waste_ctx *ctx = model_open(DEMO_DIR, &s);
+    waste_session *se = waste_session_default(ctx);
+    int32_t fed = 1, closing = 0;
+    waste_item it = {
+        .size = sizeof(it), .session = se, .want = WASTE_WANT_TOKEN, .ids = &fed, .n_ids = 1};
+    waste_sampling p;
+
+    (void)state;
+    waste_sampling_init(&p);
+    p.grammar = "root ::= \"a\"";
+    p.close_ids = &closing;
+    p.n_close = 1;
+    assert_int_equal(waste_session_sampling(se, &p), WASTE_OK);
+    assert_int_equal(waste_step(ctx, &it, 1), WASTE_E_ARG);
+    assert_non_null(strstr(waste_error_detail(ctx), "close_ids: token"));
+    assert_int_equal(waste_session_pos(se), 0);
+    waste_close(ctx);
+}
+
 static void the_memory_of_a_grammar_is_counted(void **state)
 {
     struct setup roomy = {.budget = 200 << 20}, floor = {0};
@@ -393,6 +416,7 @@ int main(void)
         cmocka_unit_test(the_demonstration_model_is_saved_and_taken_up_anywhere),
         cmocka_unit_test(a_cancelled_pass_leaves_a_grammar_where_it_was),
         cmocka_unit_test(going_back_begins_an_answer_anew),
+        cmocka_unit_test(a_grammar_that_refuses_close_ids_is_told_so),
         cmocka_unit_test(the_memory_of_a_grammar_is_counted),
         cmocka_unit_test(sessions_with_the_same_text_share_a_grammar),
     };
