@@ -1,12 +1,10 @@
 #include "model/vision_shape.h"
 
-#include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "model/budget.h"
 #include "model/image.h"
@@ -110,11 +108,10 @@ int vision_shape_read(struct vision_shape *out, const struct manifest *m, int di
 {
     struct vision_shape s;
     struct json_at at;
-    struct stat st;
     json_t *root;
     int rc;
 
-    if (fstatat(dirfd, "vision.json", &st, 0))
+    if (no_such_entry(dirfd, "vision.json"))
         return err_set(e, ERR_UNSUPPORTED,
                        "there is no vision.json: this container was made without a vision tower");
     if (json_parse_file(&root, dirfd, "vision.json", JSON_BYTES, e))

@@ -1,5 +1,6 @@
 /* test_weights.c - every tensor a model needs is there, has its shape and class, or is refused by
  * name; what it does not need is let be. */
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,6 +14,7 @@
 
 #include "expertfs/format.h"
 #include "model/context.h"
+#include "model/vision_shape.h"
 #include "tests/model/models.h"
 #include "tests/support/tiny_container.h"
 
@@ -516,6 +518,28 @@ static void a_missing_bias_is_zeros(void **state)
     json_decref(none);
 }
 
+/* Of a container: absent is a text model's, a link to what is not mounted is no absence. */
+static void a_missing_drive_is_no_text_model(void **state)
+{
+    char dir[] = "/tmp/waste-test-weights-XXXXXX";
+    static const struct manifest none;
+    struct vision_shape shape;
+    struct err e;
+    int fd;
+
+    (void)state;
+    assert_non_null(mkdtemp(dir));
+    fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    assert_true(fd >= 0);
+    assert_int_equal(vision_shape_read(&shape, &none, fd, &e), ERR_UNSUPPORTED);
+    assert_int_equal(symlinkat("away", fd, "vision.json"), 0);
+    assert_int_equal(vision_shape_read(&shape, &none, fd, &e), ERR_IO);
+    assert_non_null(strstr(e.text, "vision.json: a link to what is not there"));
+    assert_int_equal(unlinkat(fd, "vision.json", 0), 0);
+    close(fd);
+    rmdir(dir);
+}
+
 int main(void)
 {
 #define T(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
@@ -532,6 +556,7 @@ int main(void)
         cmocka_unit_test(the_list_is_what_containers_hold),
         cmocka_unit_test(no_family_can_do_without_any_of_its_tensors),
         T(a_missing_bias_is_zeros),
+        cmocka_unit_test(a_missing_drive_is_no_text_model),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
