@@ -25,9 +25,8 @@ enum {
  * ERR_FORMAT; ERR_LIMIT: nested too deep, too many values. */
 int json_parse(json_t **out, const char *text, size_t len, const char *name, struct err *e);
 
-/* Read a regular file of 1...max_bytes bytes below dirfd and parse it. ERR_LIMIT: of another size;
- * ERR_IO: not a regular file.
- */
+/* Read a regular file of 1...max_bytes bytes below dirfd and parse it. ERR_LIMIT: it has more;
+ * ERR_FORMAT: none, or as json_parse; ERR_IO: it cannot be read, or is no regular file. */
 int json_parse_file(json_t **out, int dirfd, const char *file, size_t max_bytes, struct err *e);
 
 /* An object and the path that leads to it, for messages: {root, "manifest.json"}. A member's path
@@ -40,6 +39,12 @@ struct json_at {
 struct json_at json_root(const json_t *object, const char *name);
 /* Step into a member: absent or null gives object NULL; another type is ERR_FORMAT. */
 int json_enter(struct json_at *out, const struct json_at *at, const char *key, struct err *e);
+
+/* Neither absent nor null: the getters below take these for one. */
+static inline bool json_given(const json_t *value)
+{
+    return value && !json_is_null(value);
+}
 
 /* Absent (or null) members leave *out at fallback. An integer written as 8.0 or 8e0 is one;
  * 8.5 and values beyond 2^53 are not. ERR_FORMAT for a wrong type or a value outside [lo, hi]. */

@@ -11,18 +11,13 @@ struct dim {
     int64_t fallback, lo, hi;
 };
 
-static bool is_there(const json_t *v)
-{
-    return v && !json_is_null(v);
-}
-
 static int names_agree(const struct json_at *at, const struct dim *d, struct err *e)
 {
     const json_t *a = json_object_get(at->object, d->key);
     const json_t *b = d->alias ? json_object_get(at->object, d->alias) : NULL;
     int64_t x, y;
 
-    if (!is_there(a) || !is_there(b) || !json_exact_int(a, &x) || !json_exact_int(b, &y) || x == y)
+    if (!json_exact_int(a, &x) || !json_exact_int(b, &y) || x == y)
         return 0;
     return err_set(e, ERR_FORMAT, "%s: %s is %" PRId64 ", but %s is %" PRId64, at->path, d->key, x,
                    d->alias, y);
@@ -32,7 +27,7 @@ static int read_dims(const struct json_at *at, const struct dim *d, unsigned n, 
 {
     for (unsigned i = 0; i < n; i++) {
         const json_t *v = json_object_get(at->object, d[i].key);
-        const char *key = is_there(v) || !d[i].alias ? d[i].key : d[i].alias;
+        const char *key = json_given(v) || !d[i].alias ? d[i].key : d[i].alias;
         int64_t x;
 
         if (names_agree(at, &d[i], e) ||
@@ -277,7 +272,7 @@ static int read_mla(struct hparams *hp, const struct json_at *at, struct err *e)
                        "%s: attention layers need kv_lora_rank (%u), qk_nope_head_dim + "
                        "qk_rope_head_dim (%u) and v_head_dim (%u) above 0",
                        at->path, hp->kv_lora, hp->nope + hp->rope, hp->v_dim);
-    if (kv && !json_is_null(kv) && (!json_exact_int(kv, &n) || n != hp->n_heads))
+    if (json_given(kv) && (!json_exact_int(kv, &n) || n != hp->n_heads))
         return err_set(
             e, ERR_UNSUPPORTED,
             "%s.num_key_value_heads other than num_attention_heads (%u) is not supported", at->path,
@@ -376,7 +371,7 @@ static int read_activation(struct hparams *hp, const struct json_at *at, struct 
 static int read_eos(struct hparams *hp, const struct json_at *at, struct err *e)
 {
     const json_t *v = json_object_get(at->object, "eos_token_id");
-    size_t n = json_is_array(v) ? json_array_size(v) : v && !json_is_null(v) ? 1 : 0;
+    size_t n = json_is_array(v) ? json_array_size(v) : json_given(v);
 
     if (n > EOS_MAX)
         return err_set(e, ERR_LIMIT, "%s.eos_token_id: %zu ids, %d supported", at->path, n,

@@ -15,11 +15,6 @@ static const struct {
 static const char *const presence_tested[] = {"moe_renormalize", "latent_moe_use_norm",
                                               "mla_use_output_gate"};
 
-static bool is_there(const json_t *value)
-{
-    return value && !json_is_null(value);
-}
-
 /* The members of text_config, and all others below _outer. */
 static json_t *flatten(const json_t *whole)
 {
@@ -42,7 +37,7 @@ static int add_aliases(json_t *config)
     for (size_t i = 0; i < sizeof(aliases) / sizeof(*aliases); i++) {
         json_t *theirs = json_object_get(config, aliases[i].theirs);
 
-        if (is_there(theirs) && !is_there(json_object_get(config, aliases[i].canonical)))
+        if (json_given(theirs) && !json_given(json_object_get(config, aliases[i].canonical)))
             bad |= json_object_set(config, aliases[i].canonical, theirs);
     }
     if (!json_object_get(config, "moe_renormalize") &&
@@ -76,13 +71,13 @@ static int add_eos(json_t *config, const json_t *generation)
     const json_t *outer = json_object_get(config, "_outer");
     json_t *eos = json_object_get(config, "eos_token_id");
 
-    if (!is_there(eos))
+    if (!json_given(eos))
         eos = json_object_get(outer, "eos_token_id");
-    if (!is_there(eos))
+    if (!json_given(eos))
         eos = json_object_get(generation, "eos_token_id");
     if (json_is_array(eos) && json_array_size(eos) == 1)
         eos = json_array_get(eos, 0);
-    return is_there(eos) ? json_object_set(config, "eos_token_id", eos) : 0;
+    return json_given(eos) ? json_object_set(config, "eos_token_id", eos) : 0;
 }
 
 static void name_architecture(struct release *r, const json_t *whole)
@@ -107,7 +102,7 @@ int release_read(struct release *out, const json_t *config, const json_t *genera
     const json_t *text = json_object_get(config, "text_config");
     struct release r = {0};
 
-    if (is_there(text) && !json_is_object(text))
+    if (json_given(text) && !json_is_object(text))
         return err_set(e, ERR_FORMAT, "config.json: text_config must be an object");
     r.config = json_is_object(text) ? flatten(config) : json_deep_copy(config);
     snprintf(r.prefix, sizeof(r.prefix), "%s", json_is_object(text) ? "language_model." : "");
@@ -132,7 +127,7 @@ const json_t *release_outer(const struct release *r, const char *key)
     const json_t *outer = json_object_get(r->config, "_outer");
     const json_t *value = json_object_get(outer, key);
 
-    return is_there(value) ? value : json_object_get(r->config, key);
+    return json_given(value) ? value : json_object_get(r->config, key);
 }
 
 const json_t *release_vision(const struct release *r)

@@ -418,7 +418,7 @@ static int set_from(json_t *to, const char *key, const json_t *from, const char 
 {
     json_t *value = json_object_get(from, theirs);
 
-    return value && !json_is_null(value) ? json_object_set(to, key, value) : 0;
+    return json_given(value) ? json_object_set(to, key, value) : 0;
 }
 
 static json_t *vision_of_release(const struct release *r, const json_t *vision, const json_t *media)
@@ -435,7 +435,7 @@ static json_t *vision_of_release(const struct release *r, const json_t *vision, 
     }
     if (!json_object_get(out, "text_hidden_size"))
         bad |= set_from(out, "text_hidden_size", r->config, "hidden_size");
-    if (pad && !json_is_null(pad))
+    if (json_given(pad))
         bad |= json_object_set(out, "media_placeholder_token_id", (json_t *)(uintptr_t)pad);
     if (!json_object_get(out, "max_patches"))
         bad |= json_object_set_new(out, "max_patches", json_integer(MAX_PATCHES));
