@@ -265,8 +265,8 @@ static int image_add(waste_session *s, const void *bytes, size_t len, uint32_t *
 
     if (!ctx->cfg.vision)
         return no_vision(e);
-    if (s->images.n == IMAGES_MAX)
-        return err_set(e, ERR_ARG, "%d images wait already for their places", IMAGES_MAX);
+    if (s->images.n == WASTE_IMAGES_MAX)
+        return err_set(e, ERR_ARG, "%d images wait already for their places", WASTE_IMAGES_MAX);
     if (image_open(&m, &ctx->vision_mem, bytes, len, &rule, e))
         return e->code;
     if (images_push(&s->images, &m, e)) {

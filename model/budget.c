@@ -204,10 +204,10 @@ static uint64_t vision_plan(const struct facts *f, const struct plan_request *r)
     work = vision_scratch_bytes(s, (uint32_t)patches, r->threads);
     work = work > DECODE_BYTES ? work : DECODE_BYTES;
     rows = r->ctx > patches / 4 ? r->ctx : patches / 4;
-    most = IMAGES_MAX * patches / 4;
+    most = WASTE_IMAGES_MAX * patches / 4;
     rows = rows < most ? rows : most;
     return align_up(f->vision_weights, 4096) + TRUNK_WINDOW_BYTES + work + patches * IMAGE_COLUMNS +
-           rows * (s->text * sizeof(float) + 4 * IMAGE_COLUMNS) + (2 * IMAGES_MAX + 8) * 4096;
+           rows * (s->text * sizeof(float) + 4 * IMAGE_COLUMNS) + (2 * WASTE_IMAGES_MAX + 8) * 4096;
 }
 
 void plan_make(struct plan *out, const struct facts *f, const struct plan_request *r)

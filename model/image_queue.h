@@ -10,9 +10,8 @@
 #define MODEL_IMAGE_QUEUE_H
 
 #include "base/mem.h"
+#include "include/waste.h"
 #include "model/image.h"
-
-enum { IMAGES_MAX = 32 };
 
 struct image_queue {
     struct waiting {
@@ -20,7 +19,7 @@ struct image_queue {
         float *rows;          /* [n][width]; there from the beginning, filled then */
         uint32_t n;
         uint64_t hash;
-    } item[IMAGES_MAX];
+    } item[WASTE_IMAGES_MAX];
     unsigned n;
     uint32_t used;  /* rows of the first */
     uint32_t width; /* of a row; init sets both */
@@ -30,8 +29,8 @@ struct image_queue {
 void images_init(struct image_queue *q, struct mem *mem, uint32_t width);
 void images_clear(struct image_queue *q);
 
-/* A picture behind what waits, fewer than IMAGES_MAX, and room for its rows: the queue's from then
- * on. ERR_BUDGET, ERR_NOMEM: it is still the caller's. */
+/* A picture behind what waits, fewer than WASTE_IMAGES_MAX, and room for its rows: the queue's from
+ * then on. ERR_BUDGET, ERR_NOMEM: it is still the caller's. */
 int images_push(struct image_queue *q, const struct image *picture, struct err *e);
 /* The first of those that the next n rows are of and that was not encoded; NULL: all were. */
 struct waiting *images_unseen(struct image_queue *q, size_t n);
