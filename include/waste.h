@@ -837,6 +837,7 @@ WASTE_API waste_status waste_reply_message(waste_reply *r, const char **json, si
  * docs/IMAGES.md. */
 #define WASTE_IMAGES_MAX 32 /* that wait in a session */
 
+/* A picture as the rule has it. The host sets size. */
 typedef struct {
     uint32_t size;
     uint32_t width, height;               /* upright, in pixels: what the prompt is told */
@@ -852,22 +853,24 @@ typedef struct {
 } waste_image_info;
 
 /* What the model would see, from the header alone. container: whose rule to apply; NULL: 1024
- * patches. max_patches: another limit; 0: the rule's. Any thread; failures as of waste_open. */
+ * patches. max_patches: another limit, 4...65536; 0: the rule's. Any thread; failures are in
+ * waste_error_detail(NULL). WASTE_E_UNSUPPORTED: the container has no tower; of the picture, as of
+ * waste_session_image_add. */
 WASTE_API waste_status waste_image_look(const char *container, uint32_t max_patches,
                                         const void *bytes, size_t len, waste_image_info *out);
 /* Width and height, upright, from the header of a file. Any thread. */
 WASTE_API waste_status waste_image_dimensions(const char *path, uint32_t *width, uint32_t *height);
 
 /* Decode a picture; its rows, *n_rows (may be NULL), are to come behind those of earlier ones.
- * WASTE_E_UNSUPPORTED: without cfg.vision, or another format; WASTE_E_ARG: 32 wait already;
- * WASTE_E_FORMAT, _CORRUPT, _LIMIT: the picture; WASTE_E_RAM_BUDGET: it does not fit into
+ * WASTE_E_UNSUPPORTED: without cfg.vision, or another format; WASTE_E_ARG: WASTE_IMAGES_MAX wait
+ * already; WASTE_E_FORMAT, _CORRUPT, _LIMIT: the picture; WASTE_E_RAM_BUDGET: it does not fit into
  * what was planned. */
 WASTE_API waste_status waste_session_image_add(waste_session *s, const void *bytes, size_t len,
                                                uint32_t *n_rows);
 WASTE_API waste_status waste_image_add(waste_ctx *ctx, const char *path, uint32_t *n_rows);
 /* Each place among ids, one per picture, to as many as the picture has rows. WASTE_E_ARG: places
- * and pictures that wait differ in number, or out (which may be ids) is too small; then *n_out is
- * what is needed. */
+ * and pictures that wait differ in number, or out (which may be ids) has less than *n_out, which
+ * says what is needed. */
 WASTE_API waste_status waste_session_image_expand(const waste_session *s, const int32_t *ids,
                                                   size_t n, int32_t *out, size_t cap,
                                                   size_t *n_out);
