@@ -195,14 +195,22 @@ int vision_each(const struct vision_shape *s, struct vision_weights *to, weight_
     return visit(&v, "post_norm", 0, s->text, NULL, to ? &to->post_norm : NULL);
 }
 
-static int find(const struct trunk_entry **out, const struct manifest *m, const char *name,
-                uint64_t elements, struct err *e)
+static const struct trunk_entry *listed(const struct manifest *m, const char *name, struct err *e)
 {
     const struct trunk_entry *t = vision_entry(m, name);
 
     if (!t)
-        return err_set(e, ERR_FORMAT, "trunk: tensor \"%s\" of the vision tower is not listed",
-                       name);
+        err_set(e, ERR_FORMAT, "trunk: tensor \"%s\" of the vision tower is not listed", name);
+    return t;
+}
+
+static int find(const struct trunk_entry **out, const struct manifest *m, const char *name,
+                uint64_t elements, struct err *e)
+{
+    const struct trunk_entry *t = listed(m, name, e);
+
+    if (!t)
+        return e->code;
     if (t->rows * t->cols != elements)
         return err_set(e, ERR_FORMAT,
                        "trunk: \"%s\" has %" PRIu64 " elements, vision.json makes it %" PRIu64,
@@ -229,12 +237,11 @@ struct sum {
 static int add_one(const struct weight *w, void *arg, struct err *e)
 {
     struct sum *sum = arg;
-    const struct trunk_entry *t = vision_entry(sum->m, w->name);
+    const struct trunk_entry *t = listed(sum->m, w->name, e);
     bool matrix = w->kind == WEIGHT_MATRIX;
 
     if (!t)
-        return err_set(e, ERR_FORMAT, "trunk: tensor \"%s\" of the vision tower is not listed",
-                       w->name);
+        return e->code;
     if (matrix ? t->rank != 2 || t->rows != w->rows || t->cols != w->cols
                : t->fmt != FMT_F32 || t->rows * t->cols != w->cols)
         return err_set(e, ERR_FORMAT, "trunk: \"%s\" is [%llu,%llu], vision.json makes it [%u,%u]",

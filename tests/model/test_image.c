@@ -43,6 +43,7 @@ static int open_image(struct image *m, struct mem *mem, const void *data, size_t
     return image_open(m, mem, data, n, &rule, e);
 }
 
+/* As scripts/oracle_image.py has them. */
 static void sizes_follow_the_released_rule(void **state)
 {
     static const struct {
