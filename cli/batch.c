@@ -63,11 +63,13 @@ static uint64_t hash_settings(const struct opts *o)
         (double)(o->seed_set ? o->seed : 0),
         o->seed_set,
         o->raw,
-        (double)o->think_limit,
     };
     uint64_t h = hash_bytes(HASH_BEGIN, numbers, sizeof(numbers));
 
     h = hash_text(hash_text(h, o->system), o->think);
+    /* What is not asked for adds nothing: answers of programs that did not have it are taken up. */
+    if (o->think_limit >= 0)
+        h = hash_bytes(hash_text(h, "think-limit"), &o->think_limit, sizeof(o->think_limit));
     if (o->vision) /* without it a picture is a line's error */
         h = hash_bytes(h, "vision", 6);
     if (o->image_patches)

@@ -13,7 +13,7 @@ bool place_of(enum place place, const char *name, char out[PATH_MAX]);
 
 /* What was installed at PREFIX/below. A program in PREFIX/bin takes PREFIX from its own path, so
  * that an installed tree may be moved, or be unpacked anywhere; from elsewhere it is the one
- * configured. */
+ * configured. "" in out if it is too long for a path. */
 void place_installed(const char *below, char out[PATH_MAX]);
 
 /* Whether the program that runs is the one in the build directory: it uses what it was built with.

@@ -19,10 +19,6 @@ class Option:
     text: str
     repeats: bool = False
 
-    @property
-    def choices(self):
-        return self.value.split("|") if re.fullmatch(r"[\w.-]+(\|[\w.-]+)+", self.value) else []
-
 
 @dataclasses.dataclass
 class Command:
@@ -33,7 +29,6 @@ class Command:
     groups: list = dataclasses.field(default_factory=list)  # (title or "", [Option])
     variables: list = dataclasses.field(default_factory=list)  # (name, text), those without an option
     examples: list = dataclasses.field(default_factory=list)  # lines
-    exits: list = dataclasses.field(default_factory=list)  # lines
 
     @property
     def options(self):
@@ -80,7 +75,7 @@ def read_help(name, help_text):
         if lines[0] == "Examples:":
             command.examples = [line[2:] for line in lines[1:]]
         elif lines[0].startswith("Exit codes:"):
-            command.exits = lines
+            continue  # the pages have a table of their own
         elif lines[0] == "Variables without an option:":
             command.variables = entries(lines[1:])
         elif re.fullmatch(r"[A-Z][\w ,]+:", lines[0]) and lines[1].startswith("  "):
@@ -99,8 +94,7 @@ def commands(program):
         row = re.match(r"  (\w+) ?(.*)", line)
         if row:
             name, rest = row.groups()
-            own = ["help", name] if os.path.basename(program) == "waste" else [name, "--help"]
-            command = read_help(name, ask(program, *own))
+            command = read_help(name, ask(program, "help", name))
             command.summary = rest.removeprefix(command.arguments).strip()
             found[name] = command
     return found

@@ -64,6 +64,7 @@ def packages(tmp_path_factory):
     if run(ROOT / "scripts/deps", "--check", "--deb").returncode:
         pytest.skip("debhelper is not here")
     folder = tmp_path_factory.mktemp("deb")
+    (folder / "notes").write_text("somebody's\n")
     output(ROOT / "scripts/build_deb", folder)
     return folder
 
@@ -85,6 +86,10 @@ def test_what_was_unpacked_works(packages):
     assert output(program, "run", "demo", "--raw", OPENING, "-n", "8", "-q", cwd="/") == writes(BINARY)
     assert "--api-key-file" in output(program, "serve", "--help", cwd="/")
     assert "kernels" in output(packages / "root/usr/bin/waste-bench", "help")
+
+
+def test_what_else_is_in_the_directory_stays(packages):
+    assert (packages / "notes").read_text() == "somebody's\n"
 
 
 def test_each_package_has_its_part(packages):

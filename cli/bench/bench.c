@@ -56,9 +56,8 @@ static void print_usage(FILE *to)
     for (size_t i = 0; i < N_ELEMS(commands); i++)
         fprintf(to, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
     fputs("\n`waste-bench help COMMAND` has the options of a command; docs/BENCHMARKS.md says how\n"
-          "to read the figures. decode demo --quick is a first try. Exit codes: 0 done, 1 failed, "
-          "2 misused, 3 out of memory,\n"
-          "7 an arm is invalid and says why.\n",
+          "to read the figures. `waste-bench decode demo --quick` is a first try. Exit codes:\n"
+          "0 done, 1 failed, 2 misused, 3 out of memory, 7 an arm is invalid and says why.\n",
           to);
 }
 

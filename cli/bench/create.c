@@ -13,14 +13,18 @@
 
 enum { CREATE_CHUNK = 1 << 20 };
 
-/* Ctrl-C and kill wait until a chunk is written, so that nothing is left behind. */
+/* Ctrl-C and kill wait until a chunk is written, so that nothing is left behind. What is ignored,
+ * as SIGINT is in a shell's background jobs, stays so: held, it would wait like the others. */
 static void hold_signals(sigset_t *before)
 {
+    static const int ends[] = {SIGINT, SIGTERM};
+    struct sigaction now;
     sigset_t held;
 
     sigemptyset(&held);
-    sigaddset(&held, SIGINT);
-    sigaddset(&held, SIGTERM);
+    for (unsigned i = 0; i < 2; i++)
+        if (!sigaction(ends[i], NULL, &now) && now.sa_handler != SIG_IGN)
+            sigaddset(&held, ends[i]);
     pthread_sigmask(SIG_BLOCK, &held, before);
 }
 

@@ -76,11 +76,14 @@ def run(model, *args, **kw):
     return waste("run", model, *args, "--budget", BUDGET, **kw)
 
 
+# A script's shell starts background jobs with SIGINT ignored. Programs respect that, and would inherit it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def interrupt(args, ready, **kw):
-    # a shell starts background jobs with SIGINT ignored, and the program respects that
     child = subprocess.Popen([BINARY, *map(str, args)], stdout=subprocess.PIPE,
-                             stderr=subprocess.PIPE, env=clean_env(),
-                             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL), **kw)
+                             stderr=subprocess.PIPE, env=clean_env(), **kw)
     ready(child)
     begun = time.monotonic()
     child.send_signal(signal.SIGINT)

@@ -260,7 +260,7 @@ def test_answers_to_something_else_are_not_mixed_in(tmp_path):
     asked, out = write(tmp_path / "asked", [{"prompt": "Who?"}]), tmp_path / "out"
     batch(asked, out, n=3)
     kept = out.read_bytes()
-    for args in (["--temp", 1, "--seed", 1], ["--system", "x"]):
+    for args in (["--temp", 1, "--seed", 1], ["--system", "x"], ["--think-limit", 4]):
         done = batch(asked, out, *args, n=3, check=2)
         assert b"line 1 answers no request" in done.stderr
     write(asked, [{"prompt": "Who then?"}])

@@ -308,21 +308,46 @@ def test_a_file_smaller_than_a_record_is_refused_with_both_sizes(tmp_path):
     assert "8192 bytes" in detail and "65536" in detail
 
 
+@contextlib.contextmanager
+def creating(path, interrupt):
+    child = subprocess.Popen([BENCH, "io", "--create", "100G", "--no-fio", path], env=clean_env(),
+                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                             preexec_fn=lambda: signal.signal(signal.SIGINT, interrupt))
+    try:
+        yield child
+    finally:
+        child.kill()
+        child.wait()
+
+
+def wait_for_bytes(path, n):
+    for _ in range(3000):
+        if path.exists() and path.stat().st_size >= n:
+            return
+        time.sleep(0.01)
+    pytest.fail(f"{path} does not grow")
+
+
 @pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_create_leaves_nothing(tmp_path, by):
     path, partial = tmp_path / "records", tmp_path / "records.partial"
-    child = subprocess.Popen([BENCH, "io", "--create", "100G", "--no-fio", path], env=clean_env(),
-                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        for _ in range(3000):
-            if partial.exists() and partial.stat().st_size:
-                break
-            time.sleep(0.01)
+    with creating(path, signal.SIG_DFL) as child:
+        wait_for_bytes(partial, 1)
         child.send_signal(by)
         assert child.wait(timeout=60) == -by
-    finally:
-        child.kill()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_create_in_the_background_heeds_no_interrupt(tmp_path):
+    """A shell starts background jobs with SIGINT ignored."""
+    path, partial = tmp_path / "records", tmp_path / "records.partial"
+    with creating(path, signal.SIG_IGN) as child:
+        wait_for_bytes(partial, 1)
+        child.send_signal(signal.SIGINT)
+        wait_for_bytes(partial, partial.stat().st_size + (16 << 20))
+        assert child.poll() is None
+        child.terminate()
+        assert child.wait(timeout=60) == -signal.SIGTERM
 
 
 def test_create_makes_a_file_once(tmp_path):

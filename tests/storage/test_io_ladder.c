@@ -117,14 +117,24 @@ static void must(bool ok, int line, const char *text)
     _exit(1);
 }
 
+static void must_read(struct io *io)
+{
+    struct io_read reads[DEPTH], *start[DEPTH], *done[DEPTH];
+
+    prepare(reads, start, DEPTH, 3);
+    must(io->ops->submit(io, start, DEPTH) == DEPTH, __LINE__, "submit");
+    for (unsigned n = 0; n < DEPTH;)
+        n += io->ops->reap(io, done, DEPTH, true);
+    for (unsigned i = 0; i < DEPTH; i++)
+        must(!reads[i].status && io_script_check(reads[i].dst, reads[i].at), __LINE__, "bytes");
+}
+
 static void open_blocked(int errnum)
 {
     struct io_config cfg = config(DEPTH);
     struct io_report report;
-    struct io_read reads[DEPTH], *start[DEPTH], *done[DEPTH];
     struct io *io;
     struct err e;
-    unsigned n = 0;
     char want[80];
 
     block(__NR_io_uring_setup, errnum);
@@ -132,12 +142,7 @@ static void open_blocked(int errnum)
     must(!io_open(&io, NULL, &cfg, &report, &e), __LINE__, e.text);
     must(!strcmp(report.engine, "threads"), __LINE__, report.engine);
     must(!strncmp(report.steps, want, strlen(want)), __LINE__, report.steps);
-    prepare(reads, start, DEPTH, 3);
-    must(io->ops->submit(io, start, DEPTH) == DEPTH, __LINE__, "submit");
-    while (n < DEPTH)
-        n += io->ops->reap(io, done, DEPTH, true);
-    for (unsigned i = 0; i < DEPTH; i++)
-        must(!reads[i].status && io_script_check(reads[i].dst, reads[i].at), __LINE__, "bytes");
+    must_read(io);
     io->ops->close(io);
     must(io_open(&io, "io_uring", &cfg, &report, &e) == ERR_IO, __LINE__, "forced");
     must(!strncmp(e.text, want, strlen(want)), __LINE__, e.text);
@@ -272,10 +277,8 @@ static void open_with_locked_memory(int most)
     struct rlimit limit = {(rlim_t)most, (rlim_t)most};
     struct io_config cfg = config(DEPTH);
     struct io_report report;
-    struct io_read reads[DEPTH], *start[DEPTH], *done[DEPTH];
     struct io *io;
     struct err e;
-    unsigned n = 0;
 
     if (setrlimit(RLIMIT_MEMLOCK, &limit) || (!geteuid() && setresuid(65534, 65534, 65534)))
         _exit(77); /* root may lock without limit */
@@ -287,12 +290,7 @@ static void open_with_locked_memory(int most)
     } else {
         must(!!strstr(report.note, "RLIMIT_MEMLOCK"), __LINE__, report.note);
     }
-    prepare(reads, start, DEPTH, 3);
-    must(io->ops->submit(io, start, DEPTH) == DEPTH, __LINE__, "submit");
-    while (n < DEPTH)
-        n += io->ops->reap(io, done, DEPTH, true);
-    for (unsigned i = 0; i < DEPTH; i++)
-        must(!reads[i].status && io_script_check(reads[i].dst, reads[i].at), __LINE__, "bytes");
+    must_read(io);
     if (io->ops->shrink)
         io->ops->shrink(io, ARENA_BYTES / 2);
     io->ops->close(io);
