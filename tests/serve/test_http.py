@@ -480,6 +480,21 @@ def test_what_is_not_http_gets_json_or_nothing(server, data):
     assert server.health()["status"] == "ok"
 
 
+@pytest.mark.parametrize("line", [b"GET /health", b"GET /nowhere", b"OPTIONS /tokenize", b"POST /"])
+@pytest.mark.parametrize("odd", [b"A : b\r\n", b"Host: y\r\n", b"Transfer-Encoding: gzip, chunked\r\n",
+                                 b"Transfer-Encoding: chunked\r\nTransfer-Encoding: gzip, chunked\r\n"])
+def test_what_can_be_read_in_two_ways_is_the_last_on_its_connection(server, line, odd):
+    """Whatever was asked: what is behind it may be a request to one reader and a body to the other."""
+    body = b"0\r\n\r\n" if b"Transfer" in odd else b""
+    s = server.connect()
+    s.sendall(line + b" HTTP/1.1\r\nHost: x\r\n" + odd + b"\r\n" + body +
+              b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+    got = b""
+    while part := s.recv(4096):
+        got += part
+    assert got.split(b" ")[1] == b"400" and got.count(b"Content-Length: ") == 1, got
+
+
 def test_a_request_behind_another_waits_its_turn(server):
     one = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
     s = server.connect()
