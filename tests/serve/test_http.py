@@ -369,6 +369,17 @@ def test_r12_a_body_that_is_too_large_is_not_read():
         assert s.post(CHAT, HI).status == 200
 
 
+def test_r12_a_body_of_8_mib_is_accepted_and_a_larger_one_is_not(server):
+    def said_of(n):
+        s = server.connect()
+        s.sendall(f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\n"
+                  f"Content-Length: {n}\r\n\r\n".encode())
+        return s.recv(1000)
+
+    assert said_of(8 << 20).startswith(b"HTTP/1.1 100 ")
+    assert said_of((8 << 20) + 1).startswith(b"HTTP/1.1 413 ")
+
+
 def test_r12_chunked_bodies_are_accepted(server):
     body = json.dumps(HI).encode()
     s = server.connect()

@@ -322,6 +322,11 @@ def test_pictures_that_wait_are_bounded_and_texts_are_not_kept_out(seeing_model)
             s.chat([shown(TEXT, picture)], 2)
 
 
+def test_a_server_that_sees_takes_larger_bodies(server):
+    texts = {"messages": [{"role": "user", "content": "x"}], "more": " " * (9 << 20), "max_tokens": 2}
+    assert server.post(CHAT, texts).status == 200
+
+
 # ---- prefixes ----
 
 
