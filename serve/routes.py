@@ -556,6 +556,7 @@ class Routes:
         request.forget()
         earlier = name and self.replays.get(name, request)
         if earlier:
+            request.close()  # its own pictures are not needed
             return await self._deliver(request, options, earlier, sse)
         exchange = Exchange(answer, cancel=self.scheduler.cancel, grace=name and GRACE,
                             pictures=request.pictures)
