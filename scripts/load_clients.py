@@ -6,6 +6,7 @@ may not happen is noted as a violation; what did happen is counted by (who, what
 
 import asyncio
 import collections
+import contextlib
 import json
 import time
 
@@ -42,6 +43,23 @@ class Load:
 
     def open(self, **how):
         return Wire.open(self.url, **how)
+
+
+@contextlib.asynccontextmanager
+async def feeding(wire, parts, pause=0.0):
+    """parts are written meanwhile, pause seconds apart, until the caller or the server has enough."""
+    async def feed():
+        with contextlib.suppress(OSError):
+            for part in parts:
+                wire.send_raw(part)
+                await wire.writer.drain()
+                await asyncio.sleep(pause)
+
+    task = asyncio.ensure_future(feed())
+    try:
+        yield
+    finally:
+        task.cancel()
 
 
 class Client:
@@ -261,27 +279,15 @@ class Client:
         try:
             wire.send_raw(f"POST {self.random.choice(CASES[:30]).path} HTTP/1.1\r\nHost: load\r\n"
                           f"{head}\r\n\r\n".encode())
-            feeding = asyncio.ensure_future(self._feed(wire, parts))
-            try:
+            async with feeding(wire, parts):
                 await wire.head()
                 assert wire.status in right, f"large {kind}: {wire.status} {await wire.body()}"
                 self.load.count("large", str(wire.status))
-            except Cut:  # refused while we still wrote: the reset overtook the answer
-                assert kind < 2, f"large {kind}: no answer"
-                self.load.count("large", "cut")
-            finally:
-                feeding.cancel()
+        except Cut:  # refused while we still wrote: the reset overtook the answer
+            assert kind < 2, f"large {kind}: no answer"
+            self.load.count("large", "cut")
         finally:
             wire.abort()
-
-    @staticmethod
-    async def _feed(wire, parts):
-        try:
-            for part in parts:
-                wire.send_raw(part)
-                await wire.writer.drain()
-        except OSError:
-            pass
 
     async def hostile(self):
         """Bytes of BAD. 4xx, JSON if anything, or an end; and no other request suffers."""
@@ -306,33 +312,22 @@ class Client:
         within = (limits.body if kind == 2 else limits.head) + limits.slack
         if self.load.until - time.monotonic() < within - limits.slack:
             return await self.normal()
+        text = b"" if kind == 0 else b"GET /health HTTP/1.1\r\nX-Much: " + b"y" * 100000
         wire, begun = await self.load.open(), time.monotonic()
         try:
             if kind == 2:
                 wire.send_raw(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n"
                               b"Content-Length: 100000\r\n\r\n{")
-            trickle = asyncio.ensure_future(self._trickle(wire, kind))
-            try:
+            async with feeding(wire, (bytes([byte]) for byte in text), 0.5):
                 await asyncio.wait_for(wire.gone(), within)
-                took = time.monotonic() - begun
-                assert took > within - limits.slack - 1, f"{took:.0f} s for {kind}"
-                self.load.count("lingering", ("silent", "head", "body")[kind])
-            except asyncio.TimeoutError:
-                took = time.monotonic() - begun
-                self.load.violation(f"lingering {kind}: still connected after {took:.0f} s")
-            finally:
-                trickle.cancel()
+            took = time.monotonic() - begun
+            assert took > within - limits.slack - 1, f"{took:.0f} s for {kind}"
+            self.load.count("lingering", ("silent", "head", "body")[kind])
+        except asyncio.TimeoutError:
+            took = time.monotonic() - begun
+            self.load.violation(f"lingering {kind}: still connected after {took:.0f} s")
         finally:
             wire.close()
-
-    @staticmethod
-    async def _trickle(wire, kind):
-        try:
-            for byte in b"" if kind == 0 else b"GET /health HTTP/1.1\r\nX-Much: " + b"y" * 100000:
-                wire.send_raw(bytes([byte]))
-                await asyncio.sleep(0.5)
-        except OSError:
-            pass
 
     # ---- who looks ----
 

@@ -34,16 +34,14 @@ def list_response(member, array, made=None, **more):
 
 def check_head(http):
     """Refuse what two programs can read in two ways, of which one may stand before us."""
-    why = None
+    why, coding = None, http.headers.getall("Transfer-Encoding", ())
     if http.version not in (HttpVersion10, HttpVersion11):
         why = "HTTP/%d.%d: only 1.0 and 1.1 are spoken here" % http.version
     elif any(name != name.strip() for name, _ in http.raw_headers):
         why = "white space before the colon of a header"
     elif len(http.headers.getall("Host", ())) > 1:
         why = "more than one Host"
-    elif "Transfer-Encoding" in http.headers and (
-            http.version == HttpVersion10
-            or http.headers["Transfer-Encoding"].lower() != "chunked"):
+    elif coding and (http.version == HttpVersion10 or ",".join(coding).lower() != "chunked"):
         why = "Transfer-Encoding: nothing but chunked, in HTTP/1.1"
     if why:
         raise ApiError(400, why, headers={"Connection": "close"})

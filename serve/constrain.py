@@ -9,24 +9,22 @@ import re
 
 from serve import engine
 from serve.errors import ApiError, invalid
-from serve.translated import Translated
+from serve.translated import told
 
 
 def refusal(failure, body):
     """What the library says of a request, as an error of the interface."""
     if failure.status not in (engine.E_ARG, engine.E_UNSUPPORTED, engine.E_LIMIT, engine.E_FORMAT):
         return ApiError(500, str(failure))
-    text, param = str(failure), _param(str(failure), body)
-    if isinstance(body, Translated):
-        text, param = body.told(text), body.told(param)
-    return invalid(param, text)
+    text = str(failure)
+    return invalid(told(body, _param(text, body)), told(body, text))
 
 
 def limited_by(body):
     """The member that a conversation's grammar comes from, as the client calls it."""
     for member in ("grammar", "response_format", "tools"):
         if body.get(member):
-            return body.told(member) if isinstance(body, Translated) else member
+            return told(body, member)
     return None
 
 

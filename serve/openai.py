@@ -98,8 +98,9 @@ def common(f, default_temperature):
 
 
 def refuse(f, members):
-    """Members that change the meaning of a request, and that we do not have."""
-    for member in members:
+    """Members that change the meaning of a request, and that we do not have: these, and those that
+    no dialect here has."""
+    for member in (*members, *OTHER_SERVERS):
         if f.get(member) not in (None, [], {}, False, ""):
             raise invalid(member, f"{member} is not supported here")
 
@@ -107,7 +108,7 @@ def refuse(f, members):
 def chat_options(f, default_temperature):
     o = common(f, default_temperature)
     refuse(f, ("audio", "functions", "function_call", "web_search_options", "prediction",
-               "json_schema", "continue_final_message", *OTHER_SERVERS))
+               "json_schema", "continue_final_message"))
     _check_tools(f)
     if f.get("modalities") not in (None, ["text"]):
         raise invalid("modalities", "modalities: only text comes out of this server")
@@ -152,7 +153,7 @@ def thinking_budget(f):
 
 def completion_options(f, default_temperature):
     o = common(f, default_temperature)
-    refuse(f, ("suffix", "response_format", "tools", *OTHER_SERVERS))
+    refuse(f, ("suffix", "response_format", "tools"))
     if f.integer("best_of", 1, MOST_CHOICES, o.n) != o.n:
         raise invalid("best_of", "best_of other than n is not supported here")
     o.max_tokens = f.integer("max_tokens", 1, 2**31 - 1)

@@ -24,7 +24,8 @@ class Replays:
             raise invalid("Idempotency-Key", f"Idempotency-Key has 1 to {KEY_BYTES} characters")
         if key is None:
             return None
-        request.fingerprint = _fingerprint(request)
+        if not request.fingerprint:
+            request.fingerprint = _fingerprint(request)
         return request.key, key
 
     def get(self, name, request):

@@ -137,11 +137,11 @@ class Routes:
     async def _answer(self, request):
         dialect = "anthropic" if "/messages" in request.path else "openai"
         try:
+            check_head(request.http)  # before anything is answered, and the connection kept
             headers = self._cors(request.http)
             handler = self._route(request.http)
             if request.http.method == "OPTIONS":
                 return web.Response(status=204, headers={**headers, **handler})
-            check_head(request.http)
             if self._known(request.path) in WATCHED:
                 self._check_host(request.http)
             self._authenticate(request)
@@ -556,6 +556,7 @@ class Routes:
         request.forget()
         earlier = name and self.replays.get(name, request)
         if earlier:
+            request.close()  # its own pictures are not needed
             return await self._deliver(request, options, earlier, sse)
         exchange = Exchange(answer, cancel=self.scheduler.cancel, grace=name and GRACE,
                             pictures=request.pictures)

@@ -7,10 +7,9 @@ import re
 _FUNCTION = ((r"tools\[(\d+)\]\.function\b", r"tools[\1]"), (r"tool_choice\.function\b", "tool_choice"))
 ANTHROPIC = ((r"tools\[(\d+)\]\.function\.parameters\b", r"tools[\1].input_schema"), *_FUNCTION,
              (r"reasoning_effort\b", "thinking"),
-             (r"response_format\.json_schema\b", "output_format"),
-             (r"response_format\b", "output_format"))
+             (r"response_format(\.json_schema)?\b", "output_format"))
 RESPONSES = (*_FUNCTION, (r"reasoning_effort\b", "reasoning.effort"),
-             (r"response_format\.json_schema\b", "text.format"), (r"response_format\b", "text.format"))
+             (r"response_format(\.json_schema)?\b", "text.format"))
 
 _MESSAGE = re.compile(r"messages\[(\d+)\][\w.\[\]]*")
 
@@ -31,3 +30,8 @@ class Translated(dict):
             if re.match(ours, text):
                 return re.sub(ours, theirs, text, count=1)
         return text
+
+
+def told(body, text):
+    """The same of any body: OpenAI's chat requests are ours as they come."""
+    return body.told(text) if isinstance(body, Translated) else text

@@ -369,6 +369,17 @@ def test_r12_a_body_that_is_too_large_is_not_read():
         assert s.post(CHAT, HI).status == 200
 
 
+def test_r12_a_body_of_8_mib_is_accepted_and_a_larger_one_is_not(server):
+    def said_of(n):
+        s = server.connect()
+        s.sendall(f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\n"
+                  f"Content-Length: {n}\r\n\r\n".encode())
+        return s.recv(1000)
+
+    assert said_of(8 << 20).startswith(b"HTTP/1.1 100 ")
+    assert said_of((8 << 20) + 1).startswith(b"HTTP/1.1 413 ")
+
+
 def test_r12_chunked_bodies_are_accepted(server):
     body = json.dumps(HI).encode()
     s = server.connect()
@@ -478,6 +489,21 @@ def test_what_is_not_http_gets_json_or_nothing(server, data):
         head, _, body = got.partition(b"\r\n\r\n")
         assert head.split(b" ")[1][:1] == b"4" and b"json" in head, got
     assert server.health()["status"] == "ok"
+
+
+@pytest.mark.parametrize("line", [b"GET /health", b"GET /nowhere", b"OPTIONS /tokenize", b"POST /"])
+@pytest.mark.parametrize("odd", [b"A : b\r\n", b"Host: y\r\n", b"Transfer-Encoding: gzip, chunked\r\n",
+                                 b"Transfer-Encoding: chunked\r\nTransfer-Encoding: gzip, chunked\r\n"])
+def test_what_can_be_read_in_two_ways_is_the_last_on_its_connection(server, line, odd):
+    """Whatever was asked: what is behind it may be a request to one reader and a body to the other."""
+    body = b"0\r\n\r\n" if b"Transfer" in odd else b""
+    s = server.connect()
+    s.sendall(line + b" HTTP/1.1\r\nHost: x\r\n" + odd + b"\r\n" + body +
+              b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+    got = b""
+    while part := s.recv(4096):
+        got += part
+    assert got.split(b" ")[1] == b"400" and got.count(b"Content-Length: ") == 1, got
 
 
 def test_a_request_behind_another_waits_its_turn(server):

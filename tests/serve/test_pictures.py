@@ -322,6 +322,23 @@ def test_pictures_that_wait_are_bounded_and_texts_are_not_kept_out(seeing_model)
             s.chat([shown(TEXT, picture)], 2)
 
 
+def test_who_joins_an_answer_holds_no_pictures(seeing_model):  # noqa: F811
+    """Nine times the same, of pictures of which not seven may wait."""
+    with Server("--vision", "--max-body", "64K", "--drain-timeout", 0, model=seeing_model) as s:
+        s.ready()
+        body = {"messages": [shown(TEXT, png(120, 100))], "max_tokens": 3000}
+        streams = [s.stream(CHAT, body, Idempotency_Key="k") for _ in range(9)]
+        assert [x.status for x in streams] == [200] * 9
+        assert s.health()["answering"] == 1, "the answer was too short for this test"
+        for x in streams:
+            x.abort()
+
+
+def test_a_server_that_sees_takes_larger_bodies(server):
+    texts = {"messages": [{"role": "user", "content": "x"}], "more": " " * (9 << 20), "max_tokens": 2}
+    assert server.post(CHAT, texts).status == 200
+
+
 # ---- prefixes ----
 
 

@@ -240,7 +240,8 @@ def test_anthropic_structured_outputs_are_a_response_format():
 
 
 @pytest.mark.parametrize("member, value", [
-    ("stop_sequences", ["x" * 3000]), ("mcp_servers", [{"url": "http://x"}]), ("container", "c")])
+    ("stop_sequences", ["x" * 3000]), ("mcp_servers", [{"url": "http://x"}]), ("container", "c"),
+    ("guided_regex", "a+")])
 def test_anthropic_knows_what_it_cannot_do(member, value):
     assert refused(anthropic.options, Fields({"max_tokens": 1, member: value})).param == member
 
@@ -291,7 +292,8 @@ def test_responses_items_without_content_are_refused(item, param):
     assert refused(responses.conversation, Fields({"input": [item]})).param == param
 
 
-@pytest.mark.parametrize("member", ["previous_response_id", "conversation", "background"])
+@pytest.mark.parametrize("member", ["previous_response_id", "conversation", "background",
+                                    "guided_grammar"])
 def test_responses_have_no_memory_and_say_so(member):
     assert refused(responses.options, Fields({member: "x"}), 0.0).param == member
 
