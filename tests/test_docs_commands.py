@@ -37,7 +37,8 @@ NOT_RUN = {  # a beginning, in whole words: why
     "scripts/fetch_weights": "needs a network; tests/test_fetch_weights.py has a server for it",
     "scripts/ceiling": "a minute of fio with fixed sizes; tests/cli/test_bench.py runs it",
     "waste serve": "does not end by itself; tests/serve/ runs it, with requests",
-    "curl localhost:8000/v1/chat/completions": "asks the server of the line above; tests/serve/test_http.py asks the same",
+    "curl localhost:8000/v1/chat/completions": "asks the server of the line above; "
+                                               "tests/serve/test_http.py asks the same",
     "python3 scripts/oracle.py goldens": "writes into the tree; tests/test_oracle.py does not",
     "meson": "builds what this test runs in",
     "build/cli/waste help": "the same program under another path",
