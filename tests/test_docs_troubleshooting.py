@@ -53,7 +53,7 @@ def patterns():
 
 
 KNOWN = list(patterns())
-REASONS = {os.strerror(n) for n in errno.errorcode} | {"there is no room"}  # api_store.c's
+REASONS = {os.strerror(n) for n in errno.errorcode}
 BEFORE = {"waste serve", "not direct", "--host 127.0.0.1 --port 8000"}
 
 
@@ -64,8 +64,8 @@ def explained(sentence):
     """One literal reaches to the end. What it leaves open is a word, a reason of the system's, or
     explained in its turn; what is before it are words with a colon: programs, files, options."""
     def short(words):
-        return (len(words.split()) <= 1 or words in REASONS or
-                re.fullmatch(r"[\d.]+ [KMG]iB", words))
+        return all(len(w.split()) <= 1 or w in REASONS or re.fullmatch(r"[\d.]+ [KMG]iB", w)
+                   for w in words.split(": "))
 
     found = (p.search(sentence) for part, p in KNOWN if part in sentence)
     return any(all(short(w) or w in BEFORE for w in re.split(": |; ", sentence[:m.start()])) and
