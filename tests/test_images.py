@@ -346,20 +346,27 @@ def test_the_tower_is_kept_or_read_for_each_prompt(lib, box, tmp_path, free):
         assert m.feed(ids, 100).tobytes() == got.tobytes()
 
 
-def test_a_picture_that_is_in_the_state_costs_no_tower(lib, box, tmp_path):
+def opened_store(lib, m, directory=None):
+    """A store of states, in this directory or in memory alone; close it before m."""
     lib.waste_store_open.argtypes = [c_void_p, c_void_p, POINTER(c_void_p)]
+    lib.waste_store_find.argtypes = [c_void_p, c_void_p, POINTER(c_int32), c_size_t, c_char_p]
+    lib.waste_store_find.restype = c_size_t
     lib.waste_store_resume.argtypes = [c_void_p, c_void_p, POINTER(c_int32), c_size_t, c_char_p,
                                        POINTER(c_size_t)]
     lib.waste_store_keep.argtypes = [c_void_p, c_void_p, c_char_p, c_uint32]
     lib.waste_store_close.argtypes = [c_void_p]
+    store, cfg = c_void_p(), StoreCfg(size=ctypes.sizeof(StoreCfg), dir=directory)
+    assert lib.waste_store_open(m.ctx, byref(cfg), byref(store)) == OK, m.why()
+    return store
+
+
+def test_a_picture_that_is_in_the_state_costs_no_tower(lib, box, tmp_path):
     mine = tmp_path / "mine.waste"
     shutil.copytree(box, mine)
     prompt = [3] + [PAD] * 4 + [7, 11]
     ids = (c_int32 * len(prompt))(*prompt)
     with Opened(lib, mine, free=1) as m:
-        store, n = c_void_p(), c_size_t()
-        cfg = StoreCfg(size=ctypes.sizeof(StoreCfg), dir=str(tmp_path / "states").encode())
-        assert lib.waste_store_open(m.ctx, byref(cfg), byref(store)) == OK, m.why()
+        store, n = opened_store(lib, m, str(tmp_path / "states").encode()), c_size_t()
         assert m.add(picture(30, 40))[0] == OK
         assert m.feed(prompt[:-1]) == OK and lib.waste_store_keep(store, m.session, b"", 0) == OK
         spoil_tower(mine)
@@ -426,17 +433,10 @@ def test_a_container_without_a_tower_says_so(lib, box, tmp_path):
 
 def test_a_state_is_only_taken_up_for_the_same_pictures(lib, box, tmp_path):
     """A store finds the prefix with this picture, not the one with another of the same size."""
-    lib.waste_store_open.argtypes = [c_void_p, c_void_p, POINTER(c_void_p)]
-    lib.waste_store_resume.argtypes = [c_void_p, c_void_p, POINTER(c_int32), c_size_t, c_char_p,
-                                       POINTER(c_size_t)]
-    lib.waste_store_keep.argtypes = [c_void_p, c_void_p, c_char_p, c_uint32]
-    lib.waste_store_close.argtypes = [c_void_p]
     mine, other = picture(30, 40), picture(30, 40, seed=1)
     prompt = [3, 7] + [PAD] * 4 + [11, 5]
     with Opened(lib, box) as m:
-        store, n = c_void_p(), c_size_t()
-        cfg = StoreCfg(size=ctypes.sizeof(StoreCfg), dir=str(tmp_path / "states").encode())
-        assert lib.waste_store_open(m.ctx, byref(cfg), byref(store)) == OK, m.why()
+        store, n = opened_store(lib, m, str(tmp_path / "states").encode()), c_size_t()
         ids = (c_int32 * len(prompt))(*prompt)
 
         def resume(data):
@@ -461,19 +461,11 @@ def test_a_state_is_only_taken_up_for_the_same_pictures(lib, box, tmp_path):
 
 def test_a_prompt_by_the_names_of_its_rows_is_found_without_them(lib, box, tmp_path):
     """A host of several sessions asks which of them has the pictures; they wait in one."""
-    lib.waste_store_open.argtypes = [c_void_p, c_void_p, POINTER(c_void_p)]
-    lib.waste_store_find.argtypes = [c_void_p, c_void_p, POINTER(c_int32), c_size_t, c_char_p]
-    lib.waste_store_find.restype = c_size_t
-    lib.waste_store_resume.argtypes = [c_void_p, c_void_p, POINTER(c_int32), c_size_t, c_char_p,
-                                       POINTER(c_size_t)]
-    lib.waste_store_close.argtypes = [c_void_p]
     lib.waste_session_image_ids.argtypes = [c_void_p, POINTER(c_int32), c_size_t, POINTER(c_int32)]
     prompt = [3, 7] + [PAD] * 4 + [11, 5]
     ids, named = (c_int32 * len(prompt))(*prompt), (c_int32 * len(prompt))()
     with Opened(lib, box) as m:
-        store, n = c_void_p(), c_size_t()
-        cfg = StoreCfg(size=ctypes.sizeof(StoreCfg))
-        assert lib.waste_store_open(m.ctx, byref(cfg), byref(store)) == OK, m.why()
+        store, n = opened_store(lib, m), c_size_t()
         assert lib.waste_session_image_ids(m.session, ids, len(ids), named) == E_ARG
         assert m.add(picture(30, 40))[0] == OK
         assert lib.waste_session_image_ids(m.session, ids, len(ids) - 3, named) == E_ARG
