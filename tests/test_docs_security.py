@@ -45,7 +45,7 @@ def test_the_server_s_limits_are_those():
     ("expertfs/hotlist.c", "FILE_BYTES_MAX = 16 << 20"), ("expertfs/out_dir.c", "0600"),
     ("model/image.h", "IMAGE_SIDE_MAX = 65535"), ("model/image.h", "IMAGE_PIXELS_MAX = 64 << 20"),
     ("model/image.h", "IMAGE_FILE_MAX = 64 << 20"), ("model/image.h", "IMAGE_MS_MAX = 10000"),
-    ("model/image_queue.h", "IMAGES_MAX = 32"),
+    ("include/waste.h", "WASTE_IMAGES_MAX 32"),
     ("serve/keys.py", "hmac.compare_digest"), ("serve/page.py", "require-trusted-types-for")])
 def test_the_figures_are_the_source_s(where, what):
     assert what in (ROOT / where).read_text()
