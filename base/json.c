@@ -255,6 +255,19 @@ int json_get_int(int64_t *out, const struct json_at *at, const char *key, int64_
     return 0;
 }
 
+int json_get_int_named(int64_t *out, const char **name, const struct json_at *at, const char *key,
+                       const char *alias, int64_t fallback, int64_t lo, int64_t hi, struct err *e)
+{
+    const json_t *a = member(at, key), *b = alias ? member(at, alias) : NULL;
+    int64_t x, y;
+
+    if (json_exact_int(a, &x) && json_exact_int(b, &y) && x != y)
+        return err_set(e, ERR_FORMAT, "%s: %s is %" PRId64 ", but %s is %" PRId64, at->path, key, x,
+                       alias, y);
+    *name = b && !a ? alias : key;
+    return json_get_int(out, at, *name, fallback, lo, hi, e);
+}
+
 int json_get_f64(double *out, const struct json_at *at, const char *key, double fallback,
                  struct err *e)
 {

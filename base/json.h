@@ -50,6 +50,11 @@ static inline bool json_given(const json_t *value)
  * 8.5 and values beyond 2^53 are not. ERR_FORMAT for a wrong type or a value outside [lo, hi]. */
 int json_get_int(int64_t *out, const struct json_at *at, const char *key, int64_t fallback,
                  int64_t lo, int64_t hi, struct err *e);
+/* The same under either of two names: key, or alias (NULL: there is none) where only that is given,
+ * and *name is the one read. Both given with different integers: ERR_FORMAT, for an edit of the one
+ * would go unseen. */
+int json_get_int_named(int64_t *out, const char **name, const struct json_at *at, const char *key,
+                       const char *alias, int64_t fallback, int64_t lo, int64_t hi, struct err *e);
 int json_get_f64(double *out, const struct json_at *at, const char *key, double fallback,
                  struct err *e);
 /* true, false; null and absent are false. Anything else: ERR_FORMAT "... must be true or false". */

@@ -47,17 +47,15 @@ static int version_check(const json_t *root, struct err *e)
 static int dimension(unsigned *out, const struct json_at *config, const char *key,
                      const char *alias, int64_t lo, int64_t hi, struct err *e)
 {
-    const json_t *canonical = json_object_get(config->object, key);
+    const char *name;
     int64_t v;
 
-    if (alias && (!canonical || json_is_null(canonical)) && json_object_get(config->object, alias))
-        key = alias;
-    if (json_get_int(&v, config, key, 0, lo, hi, e))
+    if (json_get_int_named(&v, &name, config, key, alias, 0, lo, hi, e))
         return e->code;
     if (v < lo)
         return err_set(e, ERR_FORMAT,
                        "%s.%s = 0 is out of range %" PRId64 "...%" PRId64 " (it is absent)",
-                       config->path, key, lo, hi);
+                       config->path, name, lo, hi);
     *out = (unsigned)v;
     return 0;
 }

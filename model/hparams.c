@@ -11,30 +11,17 @@ struct dim {
     int64_t fallback, lo, hi;
 };
 
-static int names_agree(const struct json_at *at, const struct dim *d, struct err *e)
-{
-    const json_t *a = json_object_get(at->object, d->key);
-    const json_t *b = d->alias ? json_object_get(at->object, d->alias) : NULL;
-    int64_t x, y;
-
-    if (!json_exact_int(a, &x) || !json_exact_int(b, &y) || x == y)
-        return 0;
-    return err_set(e, ERR_FORMAT, "%s: %s is %" PRId64 ", but %s is %" PRId64, at->path, d->key, x,
-                   d->alias, y);
-}
-
 static int read_dims(const struct json_at *at, const struct dim *d, unsigned n, struct err *e)
 {
     for (unsigned i = 0; i < n; i++) {
-        const json_t *v = json_object_get(at->object, d[i].key);
-        const char *key = json_given(v) || !d[i].alias ? d[i].key : d[i].alias;
+        const char *name;
         int64_t x;
 
-        if (names_agree(at, &d[i], e) ||
-            json_get_int(&x, at, key, d[i].fallback, d[i].lo, d[i].hi, e))
+        if (json_get_int_named(&x, &name, at, d[i].key, d[i].alias, d[i].fallback, d[i].lo, d[i].hi,
+                               e))
             return e->code;
         if (x < d[i].lo) /* absent, and there is no default */
-            return err_set(e, ERR_FORMAT, "%s.%s is absent", at->path, key);
+            return err_set(e, ERR_FORMAT, "%s.%s is absent", at->path, name);
         *d[i].to = (unsigned)x;
     }
     return 0;

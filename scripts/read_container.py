@@ -101,10 +101,19 @@ def member(table, key, kind, default, where):
     return value
 
 
+def whole(value):
+    """An integer as the format knows it; true and false are none."""
+    return type(value) is int and abs(value) < 2 ** 53
+
+
 def integer(table, key, low, high, default=0, where="config", also=None):
     """also: the name it has in DeepSeek's releases. default None: there has to be one."""
     if also and table.get(key) is None:
         key = also
+    elif also and table.get(also) is not None:
+        other = table[also]
+        demand(not whole(other) or not whole(table[key]) or other == table[key], "F1",
+               f"{where}: {key} is {table[key]!r}, but {also} is {other!r}")
     value = member(table, key, int, default, where)
     demand(value is not None, "J8", f"{where}.{key} is absent")
     demand(low <= value <= high, "F1", f"{where}.{key}: {value}, not {low}...{high}")

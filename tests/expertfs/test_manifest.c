@@ -283,7 +283,11 @@ static void older_containers_spell_the_expert_counts_as_the_release_does(void **
     assert_int_equal(m.n_experts, 4);
     assert_int_equal(m.top_k, 3);
     manifest_release(&m);
-    json_object_set_new(config, "num_experts_per_token", json_integer(1)); /* a user lowered it */
+    json_object_set_new(config, "num_experts_per_token", json_integer(1)); /* a user lowered one */
+    assert_int_equal(parse_json(&m, root, TINY_TRUNK_BYTES, &e), ERR_FORMAT);
+    assert_string_equal(e.text, "manifest.json: config: num_experts_per_token is 1, but "
+                                "num_experts_per_tok is 3");
+    json_object_set_new(config, "num_experts_per_tok", json_integer(1));
     assert_int_equal(parse_json(&m, root, TINY_TRUNK_BYTES, &e), 0);
     assert_int_equal(m.top_k, 1);
     manifest_release(&m);
