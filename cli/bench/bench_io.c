@@ -322,6 +322,7 @@ static int run_trial(struct bench *b, struct bed *bed, bool fio)
         trial_new(metrics, bed->busy ? METRICS : METRICS - 1, (unsigned)b->rounds,
                   "records of %u bytes, %u in flight", bed->work.record_bytes, bed->work.depth);
     unsigned n = 0;
+    int rc;
 
     if (!t || !arm) {
         free(t);
@@ -335,7 +336,7 @@ static int run_trial(struct bench *b, struct bed *bed, bool fio)
     add_engines(t, arm, &n);
     if (bed->busy)
         trial_add(t, run_nothing, &arm[n++], "nothing is read");
-    trial_run(t);
+    rc = trial_run(t) ? 0 : EXIT_INTERRUPTED;
     report_trial(&b->report, t,
                  json_pack("{s:I, s:i, s:i, s:b, s:o}", "record_bytes",
                            (json_int_t)bed->work.record_bytes, "depth", (int)bed->work.depth,
@@ -347,7 +348,7 @@ static int run_trial(struct bench *b, struct bed *bed, bool fio)
     }
     free(arm);
     free(t);
-    return 0;
+    return rc;
 }
 
 static unsigned reads_of(uint64_t record_bytes, unsigned depth)
@@ -362,7 +363,7 @@ static int run_trials(struct bench *b, struct bed *bed, bool fio)
 {
     int rc = 0;
 
-    for (unsigned s = 0; s < opt.sizes.n; s++)
+    for (unsigned s = 0; s < opt.sizes.n && !rc; s++)
         for (unsigned d = 0; d < opt.depths.n && !rc; d++) {
             const uint32_t bytes = (uint32_t)opt.sizes.v[s];
             const unsigned depth = (unsigned)opt.depths.v[d];

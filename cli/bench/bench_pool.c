@@ -139,6 +139,8 @@ static int serve(struct machine *m, const struct routes *r, const struct route_c
     struct extent want[ROUTES_CALL_MAX];
     unsigned n = c->n;
 
+    if (term_interrupted())
+        return err_set(e, ERR_CANCELLED, "%s", opt.file);
     if (!n)
         return 0;
     for (unsigned i = 0; i < n; i++)
@@ -259,7 +261,8 @@ static int run_size(struct bench *b, struct bed *bed, unsigned n_frames, struct 
     int rc = t ? add_arms(t, arm, bed, n_frames, e) : err_set(e, ERR_NOMEM, "trial");
 
     if (!rc) {
-        trial_run(t);
+        if (!trial_run(t))
+            rc = err_set(e, ERR_CANCELLED, "%s", t->name);
         report_trial(&b->report, t,
                      json_pack("{s:i, s:i, s:o, s:s}", "pool_records", (int)n_frames, "records",
                                (int)bed->n_records, "record_bytes", json_u64(opt.record_bytes),

@@ -14,6 +14,7 @@
 
 #include "cli/bench/store.h"
 #include "cli/bench/trial.h"
+#include "cli/term.h"
 
 enum { HUGE_PAGE = 2 << 20, SAMPLE = 64 };
 
@@ -112,6 +113,8 @@ static int read_records(struct reading *g, struct err *e)
     struct io_read *done[IO_DEPTH_MAX];
 
     while (g->done < g->work->n_reads) {
+        if (term_interrupted())
+            return err_set(e, ERR_CANCELLED, "%u of %u reads", g->done, g->work->n_reads);
         submit_idle(g);
         if (take_done(g, done, g->io->ops->reap(g->io, done, g->work->depth, true), e))
             return e->code;

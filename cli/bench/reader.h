@@ -37,7 +37,8 @@ struct usage {
 };
 struct usage usage_now(void);
 
-/* arena: depth records. latency: n_reads doubles of scratch. ERR_IO: a read failed. */
+/* arena: depth records. latency: n_reads doubles of scratch. ERR_IO: a read failed. ERR_CANCELLED:
+ * an interrupt. */
 int reader_run(struct io *io, const struct read_work *w, uint8_t *arena, double *latency,
                struct read_result *out, struct err *e);
 
