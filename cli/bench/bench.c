@@ -10,6 +10,7 @@
 #include "cli/load.h"
 #include "cli/nearest.h"
 #include "cli/safe.h"
+#include "cli/units.h"
 
 #define N_ELEMS(a) (sizeof(a) / sizeof((a)[0]))
 
@@ -52,6 +53,17 @@ int bench_fail_err(const struct bench *b, const struct err *e)
     return bench_fail(b, exit_of_err(e->code), NULL, "%s", e->text);
 }
 
+int bench_memory(uint64_t bytes, const char *what, struct err *e)
+{
+    const uint64_t usable = waste_usable_ram();
+    char asked[UNITS_TEXT], offered[UNITS_TEXT];
+
+    if (!usable || bytes <= usable)
+        return 0;
+    return err_set(e, ERR_BUDGET, "%s take %s, this machine offers %s", what,
+                   size_text(asked, bytes), size_text(offered, usable));
+}
+
 static void print_usage(FILE *to)
 {
     fputs("waste-bench measures the parts of waste, each arm beside the others and its ceiling.\n\n"
@@ -91,6 +103,9 @@ static int unknown_command(struct bench *b, const char *name)
 {
     const char *names[N_ELEMS(commands)], *near;
 
+    if (!*name)
+        return bench_fail(b, EXIT_USAGE, "`waste-bench help` lists the commands.",
+                          "the command is empty");
     for (size_t i = 0; i < N_ELEMS(commands); i++)
         names[i] = commands[i]->name;
     near = nearest_name(name, names, N_ELEMS(commands));
@@ -134,6 +149,14 @@ static void find_model(struct bench *b, const struct bench_command *k, char path
         b->arg[0] = path;
 }
 
+static bool empty_argument(const struct bench *b)
+{
+    for (unsigned i = 0; i < b->n_args; i++)
+        if (!*b->arg[i])
+            return true;
+    return false;
+}
+
 static int run_command(struct bench *b, const struct bench_command *k, int argc, char **argv)
 {
     bool help = false;
@@ -169,6 +192,8 @@ static int run_command(struct bench *b, const struct bench_command *k, int argc,
                         b->n_args < k->min_args ? "an argument is missing; usage: waste-bench %s %s"
                                                 : "too many arguments; usage: waste-bench %s %s",
                         k->name, k->args);
+    else if (empty_argument(b))
+        rc = bench_fail(b, EXIT_USAGE, hint, "an argument is empty");
     else if (thread_main_stack(&e))
         rc = bench_fail(b, EXIT_RUNTIME, NULL, "stack: %s", e.text);
     else if (report_open(&b->report, b->json ? NULL : stdout, typed, &e))

@@ -422,6 +422,9 @@ static int bed_open(struct bed *bed, const char *path, struct err *e)
                        "smaller --sizes",
                        path, (unsigned long long)bed->direct.bytes, (unsigned long long)record);
     bed->arena_bytes = align_up(record * largest(&opt.depths), HUGE_BYTES);
+    if (bench_memory(2 * (uint64_t)bed->arena_bytes, "--sizes and --depths: memory for the reads",
+                     e))
+        return e->code;
     bed->latency = malloc(READS_MAX * sizeof(*bed->latency));
     if (!bed->latency)
         return err_set(e, ERR_NOMEM, "%d latencies", READS_MAX);
@@ -434,23 +437,12 @@ static int bed_open(struct bed *bed, const char *path, struct err *e)
 
 static int check_options(struct err *e)
 {
-    const struct io_ops *const *engines = io_engines();
-    char names[160] = "";
-    bool some = false;
-
     for (unsigned i = 0; i < opt.sizes.n; i++) {
         if (opt.sizes.v[i] % IO_ALIGN)
             return err_set(e, ERR_ARG, "--sizes: %llu bytes are no multiple of %d",
                            (unsigned long long)opt.sizes.v[i], IO_ALIGN);
     }
-    for (unsigned i = 0; engines[i]; i++) {
-        size_t at = strlen(names);
-
-        some |= flag_names(opt.engines, engines[i]->name);
-        snprintf(names + at, sizeof(names) - at, "%s%s", at ? ", " : "", engines[i]->name);
-    }
-    return some ? 0
-                : err_set(e, ERR_ARG, "--engines \"%s\": this build has %s", opt.engines, names);
+    return reader_engines_check(opt.engines, e);
 }
 
 static void set_defaults(const struct bench *b)

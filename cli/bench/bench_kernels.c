@@ -260,6 +260,8 @@ int measure_kernels(struct bench *b)
     }
     mem_init(&mem, 0);
     store.bytes = task_store_bytes(&shape, opt.ram_bytes);
+    if (bench_memory(store.bytes, "--ram and --shape: the data", &e))
+        return bench_fail_err(b, &e);
     if (mem_map(&mem, MEM_OTHER, store.bytes, true, &base, &e))
         return bench_fail_err(b, &e);
     store.base = base;

@@ -285,23 +285,12 @@ static void cut_trace(struct routes *r)
 
 static int check_options(struct err *e)
 {
-    const struct io_ops *const *engines = io_engines();
-    char names[160] = "";
-    bool some = false;
-
     if (!opt.file)
         return err_set(e, ERR_ARG, "--file is needed: records to read; --create makes one");
     if (opt.record_bytes % IO_ALIGN)
         return err_set(e, ERR_ARG, "--record: %llu bytes are no multiple of %d",
                        (unsigned long long)opt.record_bytes, IO_ALIGN);
-    for (unsigned i = 0; engines[i]; i++) {
-        size_t at = strlen(names);
-
-        some |= flag_names(opt.engines, engines[i]->name);
-        snprintf(names + at, sizeof(names) - at, "%s%s", at ? ", " : "", engines[i]->name);
-    }
-    return some ? 0
-                : err_set(e, ERR_ARG, "--engines \"%s\": this build has %s", opt.engines, names);
+    return reader_engines_check(opt.engines, e);
 }
 
 static int bed_open(struct bed *bed, const char *trace, struct err *e)

@@ -176,6 +176,37 @@ struct usage usage_now(void)
     return (struct usage){cpu_now(), machine_now(), process_bytes_read()};
 }
 
+static bool is_engine(const char *name, size_t len, char names[160])
+{
+    const struct io_ops *const *engines = io_engines();
+    bool found = false;
+
+    names[0] = '\0';
+    for (unsigned i = 0; engines[i]; i++) {
+        size_t at = strlen(names);
+
+        found |= strlen(engines[i]->name) == len && !strncmp(engines[i]->name, name, len);
+        snprintf(names + at, 160 - at, "%s%s", at ? ", " : "", engines[i]->name);
+    }
+    return found;
+}
+
+int reader_engines_check(const char *list, struct err *e)
+{
+    char names[160];
+
+    for (const char *at = list; at; at = strchr(at, ',')) {
+        size_t len;
+
+        at += *at == ',';
+        len = strcspn(at, ",");
+        if (!is_engine(at, len, names))
+            return err_set(e, ERR_ARG, "--engines \"%.*s\": this build has %s", (int)len, at,
+                           names);
+    }
+    return 0;
+}
+
 int reader_run(struct io *io, const struct read_work *w, uint8_t *arena, double *latency,
                struct read_result *out, struct err *e)
 {

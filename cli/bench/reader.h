@@ -45,6 +45,10 @@ int reader_run(struct io *io, const struct read_work *w, uint8_t *arena, double 
 /* p50, p95, p99 and max of n > 0 seconds, in ms; sorts them. */
 void reader_percentiles(double *seconds, unsigned n, struct read_result *out);
 
+/* --engines: names separated by commas, NULL for all. ERR_ARG: one that this build does not have.
+ */
+int reader_engines_check(const char *list, struct err *e);
+
 /* Memory to read into: on huge pages as far as the system gives them, or kept to small ones, every
  * page touched. ERR_NOMEM. */
 int arena_open(uint8_t **out, size_t bytes, bool huge, struct err *e);

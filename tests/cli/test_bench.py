@@ -149,9 +149,12 @@ def test_without_a_command_the_usage_is_an_error():
     (["io", "--depths", "0", "f"], "from 1 to 256"),
     (["io", "--sizes", "5000", "f"], "5000 bytes are no multiple of 4096"),
     (["io", "--engines", "psync", "f"], '"psync": this build has'),
+    (["io", "--engines", "sync,psync", "f"], '"psync": this build has'),
+    (["io", ""], "an argument is empty"),
+    ([""], "the command is empty"),
 ])
 def test_misuse_is_named(args, words):
-    if args == ["kernls"]:
+    if args in (["kernls"], [""]):
         assert words in bench(*args, check=2).stderr
     else:
         assert words in bench_error(*args, check=2)
@@ -513,3 +516,12 @@ def test_help_that_nobody_gets_is_an_error(args):
     with open("/dev/full", "w") as full:
         done = subprocess.run([BENCH, *args], stdout=full, stderr=subprocess.PIPE, env=clean_env())
     assert done.returncode == 1 and b"standard output" in done.stderr
+
+
+@pytest.mark.parametrize("args", [["io", "--sizes", "1G", "--depths", "256"], ["kernels", "--ram", "900G"]])
+def test_what_no_machine_has_memory_for_is_refused_before_it_is_touched(args, tmp_path):
+    file = tmp_path / "sparse"
+    with open(file, "wb") as f:
+        f.truncate(1 << 31)
+    detail = bench_error(*args, *[file] * (args[0] == "io"), check=3)
+    assert "this machine offers" in detail
