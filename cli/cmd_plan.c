@@ -290,7 +290,9 @@ static int print_json(struct cli *c, const char *path, const waste_plan *p, cons
     if (o && r->drive > 0 && p->fits)
         json_object_set_new(o, "estimate", estimate_json(c, p, r));
     rc = say_json(c, o);
-    return rc ? rc : p->fits ? 0 : EXIT_RUNTIME; /* as published: scripts ask this way */
+    /* Scripts ask with --json whether it fits. The table is an answer either way: people plan on
+     * their laptop what a server is to run. */
+    return rc ? rc : p->fits ? 0 : EXIT_MEMORY;
 }
 
 int cmd_plan(struct cli *c)

@@ -64,7 +64,7 @@ static const struct command {
      "  waste detokenize demo 402 1917\n"},
     {"plan", CMD_PLAN, cmd_plan, 1, 1, "MODEL", "what a model needs, before anything is loaded",
      "MODEL may also be a release's config.json, or its directory, before the rest is\n"
-     "downloaded. Under --json the exit code is 1 if it does not fit.",
+     "downloaded. Under --json the exit code is 3 if it does not fit.",
      "  waste plan k3.waste --budget 46G\n"
      "  waste plan config.json --ctx 32768 --drive 7GB/s\n"
      "  waste plan k3.waste --measure\n"},
