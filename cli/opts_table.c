@@ -7,6 +7,8 @@
 
 #define FIELD(f)   offsetof(struct opts, f)
 #define N_ELEMS(a) (sizeof(a) / sizeof((a)[0]))
+#define TEXT_OF(x) #x
+#define TEXT(x)    TEXT_OF(x)
 
 enum {
     RUNS = CMD_RUN | CMD_EVAL | CMD_CHAT, /* commands that run a model */
@@ -87,9 +89,11 @@ const struct opt opts_table[] = {
 
     {"image", 0, OPT_IMAGE, GROUP_TEXT, TALKS | CMD_PLAN, FIELD(image), .value = "FILE",
      .help = "a picture (JPEG, PNG, WebP) before the text, or where a --markup text says "
-             "<|media_pad|>; up to 32",
-     .other = OTHER({CMD_CHAT, "a picture (JPEG, PNG, WebP) with the first message; up to 32"},
-                    {CMD_PLAN, "a picture (JPEG, PNG, WebP): what it will take; up to 32"})},
+             "<|media_pad|>; up to " TEXT(WASTE_IMAGES_MAX),
+     .other = OTHER({CMD_CHAT, "a picture (JPEG, PNG, WebP) with the first message; up to " TEXT(
+                                   WASTE_IMAGES_MAX)},
+                    {CMD_PLAN, "a picture (JPEG, PNG, WebP): what it will take; up to " TEXT(
+                                   WASTE_IMAGES_MAX)})},
     {"vision", 0, OPT_SET, GROUP_MEMORY, TALKS | CMD_PLAN | CMD_SYNTH, FIELD(vision),
      .help = "load the vision tower, for pictures that come later; --image does, too",
      .other = OTHER({CMD_PLAN, "with the vision tower; --image does, too"},

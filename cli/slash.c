@@ -489,7 +489,8 @@ static int image(struct chat *chat, char *rest)
     if (!*rest)
         return refuse(chat, "/image", "say which: /image FILE");
     if (talk_pictures(&chat->talk) == WASTE_IMAGES_MAX)
-        return refuse(chat, "/image", "the conversation has 32 pictures, and cannot have more");
+        return fail(c, EXIT_USAGE, NULL, "/image",
+                    "the conversation has %d pictures, and cannot have more", WASTE_IMAGES_MAX);
     if (!realpath(rest, whole))
         return fail(c, EXIT_RUNTIME, NULL, rest, "%s", strerror(errno));
     rc = picture_look(c, chat->path, whole, &info);
