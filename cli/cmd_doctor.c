@@ -118,7 +118,7 @@ static int find_plan(struct cli *c, struct findings *f, const char *path, struct
     v->plan.size = sizeof(v->plan);
     st = waste_plan_ex(path, &cfg, &opts, &v->plan);
     if (st != WASTE_OK)
-        return fail_status(c, st, NULL, path);
+        return fail_settings(c, st, path);
     v->fits = v->plan.fits;
     if (!v->plan.fits)
         found(f, MODEL, "memory", FOUND_BAD,

@@ -310,7 +310,7 @@ int cmd_plan(struct cli *c)
     model_settings(c, &cfg, &opts);
     st = waste_plan_ex(path, &cfg, &opts, &plan);
     if (st != WASTE_OK)
-        return fail_status(c, st, NULL, path);
+        return fail_settings(c, st, path);
     rc = find_rates(c, path, &plan, &rates);
     if (rc)
         return rc;

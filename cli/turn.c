@@ -649,11 +649,12 @@ int speaker_grammar(struct speaker *s, struct cli *c)
 {
     const struct opts *o = &c->opts;
     const char *name = o->grammar ? o->grammar : o->json_schema;
-    char *text;
+    char *text, ours[SAY_OPTION], other[SAY_OPTION];
     int rc;
 
     if (o->grammar && o->json_schema)
-        return fail(c, EXIT_USAGE, "Choose one.", "--grammar", "given with --json-schema");
+        return fail(c, EXIT_USAGE, "Choose one.", say_option(c, "grammar", ours), "given with %s",
+                    say_option(c, "json-schema", other));
     if (!name)
         return 0;
     rc = text_of_file(c, name, &s->grammar);
