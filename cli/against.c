@@ -220,7 +220,8 @@ static int print_text(struct cli *c, const struct compare_result *r, const struc
 
 int against_source(struct cli *c, const struct container *container)
 {
-    const struct compare_options o = {.source = c->opts.against,
+    char source[PATH_MAX];
+    const struct compare_options o = {.source = dir_name(c->opts.against, source),
                                       .sample = (unsigned)c->opts.sample,
                                       .all = c->opts.all,
                                       .threads = (unsigned)c->opts.threads};

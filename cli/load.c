@@ -78,8 +78,10 @@ int model_find(struct cli *c, const char *name, char path[PATH_MAX])
         return fail(c, EXIT_USAGE, NULL, c->command, "MODEL is empty");
     if (snprintf(path, PATH_MAX, "%s", name) >= PATH_MAX)
         return fail(c, EXIT_USAGE, NULL, c->command, "MODEL is too long a path");
-    if (exists(path))
+    if (exists(path)) {
+        dir_name(name, path);
         return 0;
+    }
     if (errno != ENOENT)
         return fail(c, EXIT_RUNTIME, NULL, name, "%s", strerror(errno));
     if (is_path(name))

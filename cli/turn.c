@@ -594,8 +594,10 @@ int speaker_store(struct speaker *s, const char *dir)
     waste_status st;
 
     waste_store_cfg_init(&cfg);
-    if (dir)
+    if (dir) {
+        dir = dir_name(dir, name);
         make_parents(dir);
+    }
     cfg.dir = dir;
     cfg.dir_bytes = c->opts.state_disk;
     st = waste_store_open(s->ctx, &cfg, &s->store);

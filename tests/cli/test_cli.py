@@ -237,6 +237,18 @@ def test_a_setting_that_is_refused_says_where_it_is_from(kimi, tmp_path):
     assert error["error"] == f"{file}: line 1: grammar" and "--json-schema" in error["detail"]
 
 
+def test_a_slash_behind_a_directory_is_in_no_message(copy, tmp_path):
+    """Shells put it there: "states/: a directory for kept states: ..." was said."""
+    file = tmp_path / "file"
+    file.write_text("")
+    (copy.path / "manifest.json").unlink()
+    for args in (["run", f"{GOLDEN / 'kimi-linear.waste'}/", "x", "--state-dir", f"{file}/", "--budget", BUDGET],
+                 ["info", f"{copy}/"], ["verify", f"{copy}//"], ["synth", f"{file}/", "--shape", "tiny-kimi"],
+                 ["convert", "--src", f"{tmp_path}/", "--out", f"{tmp_path / 'out'}/"]):
+        err = waste(*args, "-q").stderr.decode()
+        assert err.startswith("waste: ") and "/:" not in err, err
+
+
 def test_misuse_says_whose_help_to_read():
     assert b"`waste help chat`" in waste("chat", "demo", "--load", "x", check=2).stderr
     assert b"`waste help synth`" in waste("synth", check=2).stderr
