@@ -491,6 +491,16 @@ static int take_bias(struct asked *a, json_t *value, struct err *e)
     return 0;
 }
 
+/* {"type": "enabled", "budget_tokens": N} is how others write thinking_budget, which beats it. */
+static int take_thinking(struct asked *a, const json_t *value, struct err *e)
+{
+    const json_t *budget = json_object_get(value, "budget_tokens");
+
+    if (!budget || json_is_integer(json_object_get(a->line, "thinking_budget")))
+        return 0;
+    return take_setting(a, "think-limit", budget, e) ? err_wrap(e, "budget_tokens") : 0;
+}
+
 static int take_member(struct asked *a, const char *name, json_t *value, struct err *e)
 {
     for (size_t i = 0; i < N_ELEMS(settings); i++) {
@@ -501,6 +511,8 @@ static int take_member(struct asked *a, const char *name, json_t *value, struct 
         return take_stop(a, value, e);
     if (!strcmp(name, "logit_bias"))
         return take_bias(a, value, e);
+    if (!strcmp(name, "thinking") && take_thinking(a, value, e))
+        return err_wrap(e, "%s", name);
     if (listed(name, passed, N_ELEMS(passed)) || listed(name, ignored, N_ELEMS(ignored)))
         return 0;
     return unknown_member(name, e);
@@ -623,6 +635,19 @@ static int as_text(struct asked *a, const struct speaker *s, struct err *e)
                                    a->ids.id, len, &a->ids.n) != WASTE_OK)
         return err_set(e, ERR_NOMEM, "a prompt of %zu bytes", len);
     return 0;
+}
+
+/* The command's own limit is without effect where there is no thinking: this one is the line's. */
+static int check_limit(const struct asked *a, const struct speaker *s, struct err *e)
+{
+    if (a->opts.think_limit <= 0 || s->format.has_thinking)
+        return 0;
+    if (s->chat)
+        return err_set(e, ERR_UNSUPPORTED,
+                       "thinking_budget: the format of this model (%s) has no thinking",
+                       s->format.name);
+    return err_set(e, ERR_UNSUPPORTED, "thinking_budget: %s",
+                   a->opts.raw ? "--raw continues texts" : "the model has no chat format");
 }
 
 static void asked_release(struct asked *a)
@@ -760,6 +785,8 @@ static int answer(struct batch *b, struct speaker *s, struct request *r)
     int rc;
 
     rc = parse(&a, r, &e);
+    if (!rc)
+        rc = check_limit(&a, s, &e);
     if (!rc)
         rc = s->chat ? as_request(&a, &e) : as_text(&a, s, &e);
     o = begin_answer(b, r, &a);

@@ -390,6 +390,8 @@ static int set(struct chat *chat, char *rest)
              (unsigned long long)o->seed, (long long)o->n_tokens, o->repeat_penalty,
              (long long)(o->repeat_window < 0 ? 64 : o->repeat_window), o->presence_penalty,
              o->frequency_penalty);
+        if (o->think_limit >= 0)
+            tell(chat, "think-limit %lld", (long long)o->think_limit);
         return 0;
     }
     if (*value)
@@ -397,6 +399,8 @@ static int set(struct chat *chat, char *rest)
     value += strspn(value, " \t=");
     if (!*value)
         return refuse(chat, "/set", "say what and how much: /set temp 0.7");
+    if (!strcmp(rest, "think-limit") && !chat->by.format.has_thinking)
+        return refuse(chat, "/set", "the format of this model has no thinking");
     if (opts_set(o, rest, value, &e))
         return fail_err(chat->c, &e, "/set");
     if (!strcmp(rest, "seed"))

@@ -532,16 +532,19 @@ int speaker_chat(struct speaker *s, const char *path, const char *effort, char w
     return st == WASTE_OK ? 0 : fail_status(s->c, st, NULL, "chat format");
 }
 
-int speaker_check_effort(struct speaker *s)
+int speaker_check_thinking(struct speaker *s)
 {
     struct opts *o = &s->c->opts;
+    bool wants = opts_origin(o, "think") == FROM_FLAG && strcmp(o->think, "none") != 0;
+    bool limits = opts_origin(o, "think-limit") == FROM_FLAG && o->think_limit > 0;
 
-    if (!o->think || s->format.has_thinking)
+    if (s->format.has_thinking)
         return 0;
-    if (opts_origin(o, "think") == FROM_FLAG && strcmp(o->think, "none") != 0)
-        return fail(s->c, EXIT_UNSUPPORTED, NULL, "--think",
+    if (wants || limits)
+        return fail(s->c, EXIT_UNSUPPORTED, NULL, wants ? "--think" : "--think-limit",
                     "the format of this model (%s) has no thinking", s->format.name);
     o->think = NULL;
+    o->think_limit = -1;
     return 0;
 }
 
@@ -590,6 +593,7 @@ void choose_checkpoints(struct cli *c, const char *path, int most)
 int speaker_store(struct speaker *s, const char *dir)
 {
     struct cli *c = s->c;
+    char name[PATH_MAX];
     waste_store_cfg cfg;
     waste_status st;
 
