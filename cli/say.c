@@ -96,6 +96,8 @@ int fail(struct cli *c, int exit_code, const char *hint, const char *what, const
     vsnprintf(text, sizeof(text), fmt, ap);
     va_end(ap);
     detail = without(text, what);
+    if (!*what)
+        what = "\"\"";
     term_clear_line(&c->term);
     if (c->opts.json) {
         fail_json(exit_code, hint, what, detail);

@@ -180,6 +180,9 @@ static int unknown_command(struct cli *c, const char *name)
 {
     const char *names[N_ELEMS(commands)], *near;
 
+    if (!*name)
+        return fail(c, EXIT_USAGE, "`waste help` lists the commands.", "waste",
+                    "the command is empty");
     if (!strcmp(name, "bench"))
         return fail(c, EXIT_USAGE, "`waste-bench help` lists what it measures.", name,
                     "a program of its own: waste-bench");

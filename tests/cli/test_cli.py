@@ -237,6 +237,11 @@ def test_a_setting_that_is_refused_says_where_it_is_from(kimi, tmp_path):
     assert error["error"] == f"{file}: line 1: grammar" and "--json-schema" in error["detail"]
 
 
+def test_what_is_empty_has_a_name_in_messages():
+    assert waste("", check=2).stderr.startswith(b"waste: waste: the command is empty\n")
+    assert waste("image", "", check=1).stderr.startswith(b'waste: "": ')
+
+
 def test_a_slash_behind_a_directory_is_in_no_message(copy, tmp_path):
     """Shells put it there: "states/: a directory for kept states: ..." was said."""
     file = tmp_path / "file"
