@@ -511,6 +511,11 @@ def test_a_closed_stdout_never_becomes_the_report(tmp_path):
     check_report(json.loads(out.read_text().splitlines()[-1]), "report")
 
 
+def test_help_is_asked_for_as_elsewhere():
+    assert bench("io", "-h").stdout == bench("io", "--help").stdout == bench("help", "io").stdout
+    assert bench("-h").stdout == bench("--help").stdout == bench("help").stdout
+
+
 @pytest.mark.parametrize("args", [["help"], ["help", "io"], ["version"], ["io", "--help"]])
 def test_help_that_nobody_gets_is_an_error(args):
     with open("/dev/full", "w") as full:
