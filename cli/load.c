@@ -267,10 +267,10 @@ static int fail_budget(struct cli *c, const char *path, const waste_cfg *cfg,
         return fail(c, EXIT_MEMORY, NULL, path, "%s", text);
     snprintf(hint, sizeof(hint),
              "It needs at least %s with %u positions; this machine offers %s. `waste plan` shows "
-             "what takes it.%s%s",
+             "what takes it.%s%s%s",
              size_text(floor, plan.mem.floor_bytes), plan.ctx_tokens,
              size_text(usable, plan.usable_ram_bytes), elsewhere ? "\nThe budget is that of " : "",
-             elsewhere ? say_option(c, "budget", source) : "");
+             elsewhere ? say_option(c, "budget", source) : "", elsewhere ? "." : "");
     return fail(c, EXIT_MEMORY, hint, path, "%s", text);
 }
 

@@ -226,7 +226,8 @@ def test_a_setting_that_is_refused_says_where_it_is_from(kimi, tmp_path):
     hint = waste_error("run", kimi, "Hello", "--config", file, check=3)["hint"]
     assert f"{file}: line 2: budget" in hint
     env = {"WASTE_BUDGET": "1M"}
-    assert "that of WASTE_BUDGET" in waste_error("run", kimi, "Hello", env=env, check=3)["hint"]
+    assert "that of WASTE_BUDGET." in waste_error("run", kimi, "Hello", env=env, check=3)["hint"]
+    assert b"the budget is 1.0 MiB (WASTE_BUDGET)." in waste("plan", kimi, env=env, check=0).stdout
     hint = waste_error("run", kimi, "Hello", "--budget", "1M", env=env, check=3)["hint"]
     assert "WASTE_BUDGET" not in hint
     env = {"WASTE_CPUS": "0..3"}
