@@ -276,7 +276,7 @@ static int check_speaks(struct cli *c, const char *path)
     if (!rc && !s.chat)
         rc = fail(c, EXIT_UNSUPPORTED, "`waste run` continues texts with it.", path, "%s", why);
     if (!rc)
-        rc = speaker_check_effort(&s);
+        rc = speaker_check_thinking(&s);
     speaker_close(&s);
     waste_tokenizer_close(t);
     return rc;

@@ -151,6 +151,7 @@ static int show(struct cli *c, const struct opt *opt, json_t *all)
 
 int cmd_config(struct cli *c)
 {
+    const char *file = c->config_path, *model = c->opts.n_args > 2 ? c->opts.arg[2] : "";
     json_t *all = c->opts.json ? json_object() : NULL;
     int rc = 0;
 
@@ -161,9 +162,8 @@ int cmd_config(struct cli *c)
             rc = show(c, &opts_table[i], all);
     }
     if (all)
-        return say_json(c, json_pack("{s:o, s:s, s:o}", "file",
-                                     *c->config_path ? json_string(c->config_path) : json_null(),
-                                     "model", c->opts.n_args > 2 ? c->opts.arg[2] : "", "options",
-                                     all));
+        return say_json(c, json_pack("{s:o, s:o, s:o}", "file",
+                                     *file ? json_text(file, strlen(file)) : json_null(), "model",
+                                     json_text(model, strlen(model)), "options", all));
     return rc ? fail_output(c) : 0;
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/cpu.h"
+#include "cli/places.h"
 #include "cli/units.h"
 #include "model/convert.h"
 
@@ -120,8 +121,9 @@ static int convert(struct cli *c, struct convert *cv)
 
 int cmd_convert(struct cli *c)
 {
-    struct convert_options o = {.source = c->opts.src,
-                                .dir = c->opts.out,
+    char src[PATH_MAX], out[PATH_MAX];
+    struct convert_options o = {.source = c->opts.src ? dir_name(c->opts.src, src) : NULL,
+                                .dir = c->opts.out ? dir_name(c->opts.out, out) : NULL,
                                 .trunk_bits = number(c->opts.trunk_bits),
                                 .router_bits = number(c->opts.router_bits),
                                 .sample = (unsigned)c->opts.sample,

@@ -109,7 +109,7 @@ static int find_banks(struct cli *c, struct findings *f, const char *path)
 
 static int find_plan(struct cli *c, struct findings *f, const char *path, struct verdict *v)
 {
-    char a[UNITS_TEXT], b[UNITS_TEXT];
+    char a[UNITS_TEXT], b[UNITS_TEXT], source[SAY_OPTION];
     waste_opts opts;
     waste_cfg cfg;
     waste_status st;
@@ -118,13 +118,14 @@ static int find_plan(struct cli *c, struct findings *f, const char *path, struct
     v->plan.size = sizeof(v->plan);
     st = waste_plan_ex(path, &cfg, &opts, &v->plan);
     if (st != WASTE_OK)
-        return fail_status(c, st, NULL, path);
+        return fail_settings(c, st, path);
     v->fits = v->plan.fits;
     if (!v->plan.fits)
         found(f, MODEL, "memory", FOUND_BAD,
               "a smaller --ctx, more memory, or a limit that is raised (see waste plan)",
-              "needs %s, the budget is %s", size_text(a, v->plan.mem.floor_bytes),
-              size_text(b, v->plan.budget_bytes));
+              "needs %s, the budget is %s (%s)", size_text(a, v->plan.mem.floor_bytes),
+              size_text(b, v->plan.budget_bytes),
+              v->plan.budget_chosen ? "chosen" : say_option(c, "budget", source));
     else
         found(f, MODEL, "memory",
               v->plan.budget_bytes < v->plan.mem.recommended_bytes ? FOUND_BETTER : FOUND_GOOD,

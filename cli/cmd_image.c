@@ -2,9 +2,12 @@
 #include "cli/cmd.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #ifdef HAVE_VISION
 #include <png.h>
@@ -49,17 +52,34 @@ static bool write_png(FILE *f, const struct image *m)
 
 static int write_picture(struct cli *c, const char *path, const struct image *m)
 {
-    FILE *f;
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    FILE *f = fd < 0 ? NULL : fdopen(fd, "wb");
+    struct stat st;
     bool good;
+    int why;
 
+    if (!f)
+        return fail(c, EXIT_RUNTIME, NULL, path, "cannot be written: %s", strerror(errno));
     errno = 0; /* libpng may fail without one */
-    f = fopen(path, "wbe");
-    good = f && (ends_in_png(path) ? write_png : write_ppm)(f, m);
-    if (f && fclose(f))
+    good = (ends_in_png(path) ? write_png : write_ppm)(f, m);
+    why = errno;
+    if (fclose(f) && good) {
+        why = errno;
         good = false;
-    return good ? 0
-                : fail(c, EXIT_RUNTIME, NULL, path, "cannot be written: %s",
-                       errno ? strerror(errno) : "the encoder refused it");
+    }
+    if (good)
+        return 0;
+    if (!lstat(path, &st) && S_ISREG(st.st_mode))
+        unlink(path); /* half a picture */
+    return fail(c, EXIT_RUNTIME, NULL, path, "cannot be written: %s",
+                why ? strerror(why) : "the encoder refused it");
+}
+
+static bool same_file(const char *a, const char *b)
+{
+    struct stat x, y;
+
+    return !stat(a, &x) && !stat(b, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
 /* Decode as for a model; with --out, keep what came of it. */
@@ -122,6 +142,8 @@ int cmd_image(struct cli *c)
     char container[PATH_MAX];
     int rc = model ? model_find(c, model, container) : 0;
 
+    if (!rc && c->opts.out && same_file(c->opts.out, path))
+        rc = fail(c, EXIT_USAGE, NULL, c->opts.out, "it is the picture that is to be read");
     if (!rc && model)
         rc = model_check(c, container);
     if (!rc)

@@ -53,8 +53,8 @@ static int parse_drive(struct place *p, const char *text, size_t len, int share[
         return fail(p->c, EXIT_USAGE, NULL, "--drives", "more than %d drives", d);
     if (!realpath(dir, real))
         return fail(p->c, EXIT_RUNTIME, NULL, dir, "%s (is the drive mounted?)", strerror(errno));
-    if ((size_t)snprintf(p->want.dir[d], PLACEMENT_DIR_BYTES, "%s/%s.pieces", real, base) >=
-        PLACEMENT_DIR_BYTES)
+    if ((size_t)snprintf(p->want.dir[d], PLACEMENT_DIR_BYTES, "%s/%s.pieces",
+                         strcmp(real, "/") ? real : "", base) >= PLACEMENT_DIR_BYTES)
         return fail(p->c, EXIT_USAGE, NULL, dir, "the path is too long");
     for (unsigned i = 1; i < d; i++)
         if (!strcmp(p->want.dir[i], p->want.dir[d]))

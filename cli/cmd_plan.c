@@ -177,13 +177,13 @@ static void print_estimate(struct cli *c, const waste_plan *p, const struct rate
            size_text_decimal(ram, (uint64_t)r->ram), c->opts.ram ? "given" : "measured");
 }
 
-static void print_verdict(const waste_plan *p)
+static void print_verdict(const struct cli *c, const waste_plan *p)
 {
-    char a[UNITS_TEXT], b[UNITS_TEXT];
+    char a[UNITS_TEXT], b[UNITS_TEXT], source[SAY_OPTION];
 
     if (!p->fits && !p->budget_chosen)
-        printf("Does not fit: needs %s, the budget is %s.\n", size_text(a, p->mem.floor_bytes),
-               size_text(b, p->budget_bytes));
+        printf("Does not fit: needs %s, the budget is %s (%s).\n", size_text(a, p->mem.floor_bytes),
+               size_text(b, p->budget_bytes), say_option(c, "budget", source));
     else if (!p->fits)
         printf("Does not fit: needs %s, this machine offers %s.\n",
                size_text(a, p->mem.floor_bytes), size_text(b, p->usable_ram_bytes));
@@ -243,7 +243,7 @@ static int print_text(struct cli *c, const char *path, const waste_plan *p, cons
     rc = print_images(c, path, p, r);
     if (rc)
         return rc;
-    print_verdict(p);
+    print_verdict(c, p);
     return term_flush(&c->term) ? 0 : fail_output(c);
 }
 
@@ -290,7 +290,9 @@ static int print_json(struct cli *c, const char *path, const waste_plan *p, cons
     if (o && r->drive > 0 && p->fits)
         json_object_set_new(o, "estimate", estimate_json(c, p, r));
     rc = say_json(c, o);
-    return rc ? rc : p->fits ? 0 : EXIT_RUNTIME; /* as published: scripts ask this way */
+    /* Scripts ask with --json whether it fits. The table is an answer either way: people plan on
+     * their laptop what a server is to run. */
+    return rc ? rc : p->fits ? 0 : EXIT_MEMORY;
 }
 
 int cmd_plan(struct cli *c)
@@ -308,7 +310,7 @@ int cmd_plan(struct cli *c)
     model_settings(c, &cfg, &opts);
     st = waste_plan_ex(path, &cfg, &opts, &plan);
     if (st != WASTE_OK)
-        return fail_status(c, st, NULL, path);
+        return fail_settings(c, st, path);
     rc = find_rates(c, path, &plan, &rates);
     if (rc)
         return rc;

@@ -264,10 +264,12 @@ static int open_and_generate(struct run *r, const char *path)
 static int find_format(struct run *r, const char *path)
 {
     const struct opts *o = &r->c->opts;
-    const char *asked = o->tools                                ? "--tools"
-                        : opts_origin(o, "system") == FROM_FLAG ? "--system"
-                        : opts_origin(o, "think") == FROM_FLAG  ? "--think"
-                                                                : NULL;
+    const char *asked = o->tools                                     ? "tools"
+                        : opts_origin(o, "system") == FROM_FLAG      ? "system"
+                        : opts_origin(o, "think") == FROM_FLAG       ? "think"
+                        : opts_origin(o, "think-limit") == FROM_FLAG ? "think-limit"
+                                                                     : NULL;
+    char name[SAY_OPTION];
     char why[256] = "the prompt is continued as it is";
     int rc = 0;
 
@@ -277,8 +279,9 @@ static int find_format(struct run *r, const char *path)
         rc = speaker_chat(&r->by, path, NULL, why);
     }
     if (!rc && !r->by.chat && asked)
-        return fail(r->c, EXIT_USAGE, NULL, asked, "it goes with a chat format, and %s", why);
-    return rc ? rc : speaker_check_effort(&r->by);
+        return fail(r->c, EXIT_USAGE, NULL, say_option(r->c, asked, name),
+                    "it goes with a chat format, and %s", why);
+    return rc ? rc : speaker_check_thinking(&r->by);
 }
 
 static int read_tools(struct run *r, struct talk *talk)
@@ -363,12 +366,14 @@ static int open_batch(struct run *r, const char *path)
                         : o->markup_set && o->markup             ? "--markup"
                         : opts_origin(o, "profile") == FROM_FLAG ? "--profile"
                                                                  : NULL;
+    char name[SAY_OPTION];
     int rc;
 
     if (other)
         return fail(r->c, EXIT_USAGE, NULL, "--out", "it does not go with %s", other);
     if (o->tools)
-        return fail(r->c, EXIT_USAGE, NULL, "--tools", "with --out the requests have the tools");
+        return fail(r->c, EXIT_USAGE, NULL, say_option(r->c, "tools", name),
+                    "with --out the requests have the tools");
     rc = batch_open(&r->batch, r->c, path, &r->by.grammar);
     if (!rc)
         choose_checkpoints(r->c, path, BATCH_CHECKPOINTS);

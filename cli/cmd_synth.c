@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/places.h"
 #include "cli/units.h"
 #include "expertfs/synth.h"
 
@@ -59,7 +60,8 @@ static int report(struct cli *c, const struct synth_options *o, const struct syn
 
 int cmd_synth(struct cli *c)
 {
-    struct synth_options o = {.dir = c->opts.arg[1],
+    char dir[PATH_MAX];
+    struct synth_options o = {.dir = dir_name(c->opts.arg[1], dir),
                               .shape = c->opts.shape,
                               .layers = (unsigned)c->opts.layers,
                               .experts = (unsigned)c->opts.experts,

@@ -604,6 +604,10 @@ int cmd_verify(struct cli *c)
         free(v);
         return fail(c, EXIT_USAGE, NULL, "verify", "--sample and --all go only with --against");
     }
+    if (c->opts.against && c->opts.headers) {
+        free(v);
+        return fail(c, EXIT_USAGE, NULL, "verify", "--headers does not go with --against");
+    }
     v->c = c;
     v->path = path;
     v->dir = -1;

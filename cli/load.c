@@ -78,8 +78,10 @@ int model_find(struct cli *c, const char *name, char path[PATH_MAX])
         return fail(c, EXIT_USAGE, NULL, c->command, "MODEL is empty");
     if (snprintf(path, PATH_MAX, "%s", name) >= PATH_MAX)
         return fail(c, EXIT_USAGE, NULL, c->command, "MODEL is too long a path");
-    if (exists(path))
+    if (exists(path)) {
+        dir_name(name, path);
         return 0;
+    }
     if (errno != ENOENT)
         return fail(c, EXIT_RUNTIME, NULL, name, "%s", strerror(errno));
     if (is_path(name))
@@ -121,6 +123,7 @@ int fail_tokenizer(struct cli *c, waste_status st, const char *path)
 int ids_check(struct cli *c, waste_ctx *ctx, const int32_t *ids, size_t n)
 {
     waste_engine engine = {.size = sizeof(engine)};
+    char name[SAY_OPTION];
     int64_t vocab;
 
     waste_engine_info(ctx, &engine);
@@ -133,7 +136,7 @@ int ids_check(struct cli *c, waste_ctx *ctx, const int32_t *ids, size_t n)
     }
     for (unsigned i = 0; i < c->opts.n_bias; i++) {
         if (c->opts.bias[i].id >= vocab)
-            return fail(c, EXIT_USAGE, NULL, "--logit-bias",
+            return fail(c, EXIT_USAGE, NULL, say_option(c, "logit-bias", name),
                         "id %d is outside the vocabulary of %lld", c->opts.bias[i].id,
                         (long long)vocab);
     }
@@ -219,21 +222,55 @@ int prompt_fits(struct cli *c, size_t n)
     return 0;
 }
 
+/* Settings that nobody sees on the command line: "WASTE_IO, FILE: line 3: threads". */
+static const char *unseen(const struct cli *c, char *text, size_t bytes)
+{
+    char name[SAY_OPTION];
+    size_t at = 0;
+
+    text[0] = '\0';
+    for (unsigned i = 0; i < opts_rows && at < bytes; i++) {
+        enum opt_origin origin = c->opts.set[i].origin;
+
+        if (opts_table[i].group != GROUP_MEMORY || origin == FROM_DEFAULT || origin == FROM_FLAG)
+            continue;
+        at += (size_t)snprintf(text + at, bytes - at, "%s%s", at ? ", " : "",
+                               opts_table[i].name ? say_option(c, opts_table[i].name, name)
+                                                  : opts_table[i].env);
+    }
+    return text;
+}
+
+int fail_settings(struct cli *c, waste_status st, const char *path)
+{
+    char text[1024], hint[1200];
+    const char *detail = waste_error_detail(NULL);
+
+    if ((st != WASTE_E_ARG && st != WASTE_E_UNSUPPORTED && st != WASTE_E_LIMIT) ||
+        !*unseen(c, text, sizeof(text)))
+        return fail_status(c, st, NULL, path);
+    snprintf(hint, sizeof(hint), "In effect, besides the command line: %s.", text);
+    return fail(c, exit_of_status(st), hint, path, "%s", detail ? detail : waste_strerror(st));
+}
+
 /* The two numbers that somebody whose model does not fit wants to see. */
 static int fail_budget(struct cli *c, const char *path, const waste_cfg *cfg,
                        const waste_opts *opts, const char *detail)
 {
     waste_plan plan = {.size = sizeof(plan)};
-    char text[1024], hint[256], floor[UNITS_TEXT], usable[UNITS_TEXT];
+    char text[1024], hint[SAY_OPTION + 256], floor[UNITS_TEXT], usable[UNITS_TEXT];
+    char source[SAY_OPTION];
+    bool elsewhere = c->opts.budget && opts_origin(&c->opts, "budget") != FROM_FLAG;
 
     snprintf(text, sizeof(text), "%s", detail); /* the plan replaces what detail points to */
     if (waste_plan_ex(path, cfg, opts, &plan) != WASTE_OK)
         return fail(c, EXIT_MEMORY, NULL, path, "%s", text);
     snprintf(hint, sizeof(hint),
              "It needs at least %s with %u positions; this machine offers %s. `waste plan` shows "
-             "what takes it.",
+             "what takes it.%s%s%s",
              size_text(floor, plan.mem.floor_bytes), plan.ctx_tokens,
-             size_text(usable, plan.usable_ram_bytes));
+             size_text(usable, plan.usable_ram_bytes), elsewhere ? "\nThe budget is that of " : "",
+             elsewhere ? say_option(c, "budget", source) : "", elsewhere ? "." : "");
     return fail(c, EXIT_MEMORY, hint, path, "%s", text);
 }
 
@@ -294,7 +331,7 @@ int model_open(struct cli *c, const char *path, waste_ctx **out)
         return fail_budget(c, path, &cfg, &opts, detail ? detail : waste_strerror(st));
     }
     if (st != WASTE_OK)
-        return fail_status(c, st, NULL, path);
+        return fail_settings(c, st, path);
     term_cancels(*out, NULL);
     return 0;
 }

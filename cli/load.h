@@ -25,6 +25,10 @@ int fail_tokenizer(struct cli *c, waste_status st, const char *path);
 /* What waste_open_ex and waste_plan_ex want to know. Strings are borrowed from c. */
 void model_settings(struct cli *c, waste_cfg *cfg, waste_opts *opts);
 
+/* What one of these two refused; a setting that is at fault may be nobody's on the command line, so
+ * the others are named. Returns an exit code. */
+int fail_settings(struct cli *c, waste_status st, const char *path);
+
 /* Refuse a prompt of no tokens, or of more than the context will have, before anything is loaded.
  */
 int prompt_fits(struct cli *c, size_t n);

@@ -367,6 +367,15 @@ int opts_file(struct opts *o, const char *name, const char *value, unsigned comm
     return rc ? err_wrap(e, "%s", name) : 0;
 }
 
+/* A number of one answer, which the next may have otherwise. */
+static bool is_of_an_answer(const struct opt *opt)
+{
+    bool number = opt->kind == OPT_INT || opt->kind == OPT_F64 || opt->kind == OPT_SEED;
+
+    return number &&
+           (opt->group == GROUP_CHOOSE || opt->field == offsetof(struct opts, think_limit));
+}
+
 int opts_set(struct opts *o, const char *name, const char *value, struct err *e)
 {
     const char *names[OPTS_ROWS_MAX], *near;
@@ -374,9 +383,8 @@ int opts_set(struct opts *o, const char *name, const char *value, struct err *e)
 
     for (unsigned i = 0; i < opts_rows; i++) {
         const struct opt *opt = &opts_table[i];
-        bool number = opt->kind == OPT_INT || opt->kind == OPT_F64 || opt->kind == OPT_SEED;
 
-        if (opt->group != GROUP_CHOOSE || !number)
+        if (!is_of_an_answer(opt))
             continue;
         if (is_named(opt, name))
             return set_value(o, opt, value, e) ? err_wrap(e, "%s", name) : 0;

@@ -193,8 +193,8 @@ int opts_file(struct opts *o, const char *name, const char *value, unsigned comm
 /* Where the value of an option is from. */
 enum opt_origin opts_origin(const struct opts *o, const char *name);
 
-/* Set a number that says how tokens are chosen, by its option's name: "temp", "n". ERR_ARG: there
- * is none of this name, or it cannot have this value. */
+/* Set a number that says how tokens are chosen, or thought, by its option's name: "temp", "n",
+ * "think-limit". ERR_ARG: there is none of this name, or it cannot have this value. */
 int opts_set(struct opts *o, const char *name, const char *value, struct err *e);
 
 /* The options of these commands, grouped, and their variables. */

@@ -7,6 +7,8 @@
 
 #define FIELD(f)   offsetof(struct opts, f)
 #define N_ELEMS(a) (sizeof(a) / sizeof((a)[0]))
+#define TEXT_OF(x) #x
+#define TEXT(x)    TEXT_OF(x)
 
 enum {
     RUNS = CMD_RUN | CMD_EVAL | CMD_CHAT, /* commands that run a model */
@@ -87,9 +89,11 @@ const struct opt opts_table[] = {
 
     {"image", 0, OPT_IMAGE, GROUP_TEXT, TALKS | CMD_PLAN, FIELD(image), .value = "FILE",
      .help = "a picture (JPEG, PNG, WebP) before the text, or where a --markup text says "
-             "<|media_pad|>; up to 32",
-     .other = OTHER({CMD_CHAT, "a picture (JPEG, PNG, WebP) with the first message; up to 32"},
-                    {CMD_PLAN, "a picture (JPEG, PNG, WebP): what it will take; up to 32"})},
+             "<|media_pad|>; up to " TEXT(WASTE_IMAGES_MAX),
+     .other = OTHER({CMD_CHAT, "a picture (JPEG, PNG, WebP) with the first message; up to " TEXT(
+                                   WASTE_IMAGES_MAX)},
+                    {CMD_PLAN, "a picture (JPEG, PNG, WebP): what it will take; up to " TEXT(
+                                   WASTE_IMAGES_MAX)})},
     {"vision", 0, OPT_SET, GROUP_MEMORY, TALKS | CMD_PLAN | CMD_SYNTH, FIELD(vision),
      .help = "load the vision tower, for pictures that come later; --image does, too",
      .other = OTHER({CMD_PLAN, "with the vision tower; --image does, too"},
@@ -206,8 +210,8 @@ const struct opt opts_table[] = {
     {"against", 0, OPT_TEXT, GROUP_COMMAND, CMD_VERIFY, FIELD(against), .value = "DIR",
      .help = "compare with the checkpoint it was made from, instead"},
     {"sample", 0, OPT_INT, GROUP_COMMAND, CMD_CONVERT | CMD_VERIFY, FIELD(sample), 1, 65535,
-     .value = "N",
-     .help = "experts of a layer that codebooks are fitted on (12), or that are compared (4)"},
+     .value = "N", .help = "experts of a layer that codebooks are fitted on (12)",
+     .other = OTHER({CMD_VERIFY, "experts of a layer that are compared with --against (4)"})},
     {"all", 0, OPT_SET, GROUP_COMMAND, CMD_VERIFY, FIELD(all),
      .help = "compare every expert and all of the trunk"},
     {"reclaim", 0, OPT_CHOICE, GROUP_COMMAND, CMD_CONVERT, FIELD(reclaim), .value = "dry|on",

@@ -87,3 +87,16 @@ void make_parents(const char *path)
         mkdir(dir, 0700);
     }
 }
+
+const char *dir_name(const char *typed, char out[PATH_MAX])
+{
+    size_t n = strlen(typed);
+
+    while (n > 1 && typed[n - 1] == '/')
+        n--;
+    if (n >= PATH_MAX)
+        return typed; /* the system will say so */
+    memcpy(out, typed, n);
+    out[n] = '\0';
+    return out;
+}

@@ -23,4 +23,8 @@ bool place_is_build(void);
 /* The directories above a file, for the user alone, as far as they can be made. */
 void make_parents(const char *path);
 
+/* A directory as it is typed, without the slashes that shells put behind it: what layers say begins
+ * with "NAME: ". */
+const char *dir_name(const char *typed, char out[PATH_MAX]);
+
 #endif

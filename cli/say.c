@@ -96,6 +96,8 @@ int fail(struct cli *c, int exit_code, const char *hint, const char *what, const
     vsnprintf(text, sizeof(text), fmt, ap);
     va_end(ap);
     detail = without(text, what);
+    if (!*what)
+        what = "\"\"";
     term_clear_line(&c->term);
     if (c->opts.json) {
         fail_json(exit_code, hint, what, detail);
@@ -133,6 +135,28 @@ int fail_detail(struct cli *c, waste_status st, const char *what, const char *de
 int fail_err(struct cli *c, const struct err *e, const char *what)
 {
     return fail(c, exit_of_err(e->code), NULL, what, "%s", e->text);
+}
+
+static const struct opt *option_named(const char *name)
+{
+    for (unsigned i = 0; i < opts_rows; i++)
+        if (opts_table[i].name && !strcmp(opts_table[i].name, name))
+            return &opts_table[i];
+    return NULL;
+}
+
+const char *say_option(const struct cli *c, const char *name, char text[SAY_OPTION])
+{
+    const struct opt *opt = option_named(name);
+    const struct opt_from *set = opt ? &c->opts.set[opt - opts_table] : NULL;
+
+    if (set && (set->origin == FROM_FILE || set->origin == FROM_MODEL))
+        snprintf(text, SAY_OPTION, "%s: line %u: %s", c->config_path, set->line, name);
+    else if (set && set->origin == FROM_VARIABLE && opt->env)
+        snprintf(text, SAY_OPTION, "%s", opt->env);
+    else
+        snprintf(text, SAY_OPTION, "--%s", name);
+    return text;
 }
 
 int fail_output(struct cli *c)

@@ -52,6 +52,11 @@ int fail_status(struct cli *c, waste_status st, const waste_ctx *ctx, const char
 /* The same with other words. */
 int fail_detail(struct cli *c, waste_status st, const char *what, const char *detail);
 int fail_err(struct cli *c, const struct err *e, const char *what);
+
+enum { SAY_OPTION = PATH_MAX + 64 };
+/* An option by where its value is from, as whoever set it knows it: "--budget", "WASTE_BUDGET",
+ * "FILE: line 3: budget". */
+const char *say_option(const struct cli *c, const char *name, char text[SAY_OPTION]);
 /* "s" behind the name of n things. */
 static inline const char *plural(uint64_t n)
 {

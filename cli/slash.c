@@ -390,6 +390,8 @@ static int set(struct chat *chat, char *rest)
              (unsigned long long)o->seed, (long long)o->n_tokens, o->repeat_penalty,
              (long long)(o->repeat_window < 0 ? 64 : o->repeat_window), o->presence_penalty,
              o->frequency_penalty);
+        if (o->think_limit >= 0)
+            tell(chat, "think-limit %lld", (long long)o->think_limit);
         return 0;
     }
     if (*value)
@@ -397,6 +399,8 @@ static int set(struct chat *chat, char *rest)
     value += strspn(value, " \t=");
     if (!*value)
         return refuse(chat, "/set", "say what and how much: /set temp 0.7");
+    if (!strcmp(rest, "think-limit") && !chat->by.format.has_thinking)
+        return refuse(chat, "/set", "the format of this model has no thinking");
     if (opts_set(o, rest, value, &e))
         return fail_err(chat->c, &e, "/set");
     if (!strcmp(rest, "seed"))
@@ -489,7 +493,8 @@ static int image(struct chat *chat, char *rest)
     if (!*rest)
         return refuse(chat, "/image", "say which: /image FILE");
     if (talk_pictures(&chat->talk) == WASTE_IMAGES_MAX)
-        return refuse(chat, "/image", "the conversation has 32 pictures, and cannot have more");
+        return fail(c, EXIT_USAGE, NULL, "/image",
+                    "the conversation has %d pictures, and cannot have more", WASTE_IMAGES_MAX);
     if (!realpath(rest, whole))
         return fail(c, EXIT_RUNTIME, NULL, rest, "%s", strerror(errno));
     rc = picture_look(c, chat->path, whole, &info);

@@ -532,16 +532,19 @@ int speaker_chat(struct speaker *s, const char *path, const char *effort, char w
     return st == WASTE_OK ? 0 : fail_status(s->c, st, NULL, "chat format");
 }
 
-int speaker_check_effort(struct speaker *s)
+int speaker_check_thinking(struct speaker *s)
 {
     struct opts *o = &s->c->opts;
+    bool wants = opts_origin(o, "think") == FROM_FLAG && strcmp(o->think, "none") != 0;
+    bool limits = opts_origin(o, "think-limit") == FROM_FLAG && o->think_limit > 0;
 
-    if (!o->think || s->format.has_thinking)
+    if (s->format.has_thinking)
         return 0;
-    if (opts_origin(o, "think") == FROM_FLAG && strcmp(o->think, "none") != 0)
-        return fail(s->c, EXIT_UNSUPPORTED, NULL, "--think",
+    if (wants || limits)
+        return fail(s->c, EXIT_UNSUPPORTED, NULL, wants ? "--think" : "--think-limit",
                     "the format of this model (%s) has no thinking", s->format.name);
     o->think = NULL;
+    o->think_limit = -1;
     return 0;
 }
 
@@ -590,12 +593,15 @@ void choose_checkpoints(struct cli *c, const char *path, int most)
 int speaker_store(struct speaker *s, const char *dir)
 {
     struct cli *c = s->c;
+    char name[PATH_MAX];
     waste_store_cfg cfg;
     waste_status st;
 
     waste_store_cfg_init(&cfg);
-    if (dir)
+    if (dir) {
+        dir = dir_name(dir, name);
         make_parents(dir);
+    }
     cfg.dir = dir;
     cfg.dir_bytes = c->opts.state_disk;
     st = waste_store_open(s->ctx, &cfg, &s->store);
@@ -649,11 +655,12 @@ int speaker_grammar(struct speaker *s, struct cli *c)
 {
     const struct opts *o = &c->opts;
     const char *name = o->grammar ? o->grammar : o->json_schema;
-    char *text;
+    char *text, ours[SAY_OPTION], other[SAY_OPTION];
     int rc;
 
     if (o->grammar && o->json_schema)
-        return fail(c, EXIT_USAGE, "Choose one.", "--grammar", "given with --json-schema");
+        return fail(c, EXIT_USAGE, "Choose one.", say_option(c, "grammar", ours), "given with %s",
+                    say_option(c, "json-schema", other));
     if (!name)
         return 0;
     rc = text_of_file(c, name, &s->grammar);

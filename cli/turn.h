@@ -115,8 +115,9 @@ int speaker_open(struct speaker *s, struct cli *c);
 /* The chat format of the container at path into s->chat; it stays NULL if there is none, and `why`
  * has the reason. effort: --think, or NULL. Returns 0 or an exit code. */
 int speaker_chat(struct speaker *s, const char *path, const char *effort, char why[256]);
-/* --think, where there is no thinking: an error as a flag, otherwise without effect. */
-int speaker_check_effort(struct speaker *s);
+/* --think and --think-limit, where there is no thinking: an error as a flag, otherwise without
+ * effect. */
+int speaker_check_thinking(struct speaker *s);
 void speaker_close(struct speaker *s); /* chat and store */
 
 /* Keep states: in memory, as far as --checkpoints has room, and in files in dir, unless it is NULL.

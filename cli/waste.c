@@ -64,7 +64,7 @@ static const struct command {
      "  waste detokenize demo 402 1917\n"},
     {"plan", CMD_PLAN, cmd_plan, 1, 1, "MODEL", "what a model needs, before anything is loaded",
      "MODEL may also be a release's config.json, or its directory, before the rest is\n"
-     "downloaded. Under --json the exit code is 1 if it does not fit.",
+     "downloaded. Under --json the exit code is 3 if it does not fit.",
      "  waste plan k3.waste --budget 46G\n"
      "  waste plan config.json --ctx 32768 --drive 7GB/s\n"
      "  waste plan k3.waste --measure\n"},
@@ -180,6 +180,9 @@ static int unknown_command(struct cli *c, const char *name)
 {
     const char *names[N_ELEMS(commands)], *near;
 
+    if (!*name)
+        return fail(c, EXIT_USAGE, "`waste help` lists the commands.", "waste",
+                    "the command is empty");
     if (!strcmp(name, "bench"))
         return fail(c, EXIT_USAGE, "`waste-bench help` lists what it measures.", name,
                     "a program of its own: waste-bench");

@@ -1,6 +1,7 @@
 /* cli/bench/bench.c - the table of measuring commands, and main. */
 #include "cli/bench/bench.h"
 
+#include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +10,7 @@
 #include "cli/load.h"
 #include "cli/nearest.h"
 #include "cli/safe.h"
+#include "cli/units.h"
 
 #define N_ELEMS(a) (sizeof(a) / sizeof((a)[0]))
 
@@ -19,9 +21,11 @@ static const struct bench_command *const commands[] = {
 
 int bench_fail(const struct bench *b, int exit_code, const char *hint, const char *fmt, ...)
 {
-    char detail[1024], safe[2048];
+    char detail[1024], safe[2048], command[64];
     va_list ap;
 
+    if (exit_code == EXIT_INTERRUPTED)
+        return exit_code;
     va_start(ap, fmt);
     vsnprintf(detail, sizeof(detail), fmt, ap);
     va_end(ap);
@@ -36,7 +40,8 @@ int bench_fail(const struct bench *b, int exit_code, const char *hint, const cha
         json_decref(o);
         return exit_code;
     }
-    fprintf(stderr, "waste-bench: %s: %s\n", b->command,
+    fprintf(stderr, "waste-bench: %s: %s\n",
+            safe_text(command, sizeof(command), b->command, strlen(b->command), ""),
             safe_text(safe, sizeof(safe), detail, strlen(detail), ""));
     if (hint)
         fprintf(stderr, "%s\n", hint);
@@ -48,6 +53,17 @@ int bench_fail_err(const struct bench *b, const struct err *e)
     return bench_fail(b, exit_of_err(e->code), NULL, "%s", e->text);
 }
 
+int bench_memory(uint64_t bytes, const char *what, struct err *e)
+{
+    const uint64_t usable = waste_usable_ram();
+    char asked[UNITS_TEXT], offered[UNITS_TEXT];
+
+    if (!usable || bytes <= usable)
+        return 0;
+    return err_set(e, ERR_BUDGET, "%s take %s, this machine offers %s", what,
+                   size_text(asked, bytes), size_text(offered, usable));
+}
+
 static void print_usage(FILE *to)
 {
     fputs("waste-bench measures the parts of waste, each arm beside the others and its ceiling.\n\n"
@@ -55,10 +71,13 @@ static void print_usage(FILE *to)
           to);
     for (size_t i = 0; i < N_ELEMS(commands); i++)
         fprintf(to, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
-    fputs("\n`waste-bench help COMMAND` has the options of a command; docs/BENCHMARKS.md says how\n"
-          "to read the figures. `waste-bench decode demo --quick` is a first try. Exit codes:\n"
-          "0 done, 1 failed, 2 misused, 3 out of memory, 7 an arm is invalid and says why.\n",
-          to);
+    fputs(
+        "\n`waste-bench help COMMAND` has the options of a command; docs/BENCHMARKS.md says how\n"
+        "to read the figures. `waste-bench decode demo --quick` is a first try. Ctrl-C ends the\n"
+        "measuring and leaves what there is, marked as incomplete; a second one ends the program.\n"
+        "Exit codes: 0 done, 1 failed, 2 misused, 3 does not fit in memory, 4 damaged container,\n"
+        "5 busy, 6 unsupported, 7 an arm is invalid and says why, 130 interrupted.\n",
+        to);
 }
 
 static void print_command(FILE *to, const struct bench_command *k, const struct flag *common)
@@ -84,6 +103,9 @@ static int unknown_command(struct bench *b, const char *name)
 {
     const char *names[N_ELEMS(commands)], *near;
 
+    if (!*name)
+        return bench_fail(b, EXIT_USAGE, "`waste-bench help` lists the commands.",
+                          "the command is empty");
     for (size_t i = 0; i < N_ELEMS(commands); i++)
         names[i] = commands[i]->name;
     near = nearest_name(name, names, N_ELEMS(commands));
@@ -93,17 +115,28 @@ static int unknown_command(struct bench *b, const char *name)
                       near ? "?)" : "");
 }
 
+static int flush_output(const struct bench *b)
+{
+    if (fflush(stdout) || ferror(stdout))
+        return bench_fail(b, EXIT_RUNTIME, NULL, "standard output takes no more");
+    return 0;
+}
+
 /* The tables are on standard output already; under --json the object comes now. */
 static int finish(struct bench *b, int rc)
 {
-    json_t *root = report_end(&b->report);
+    const bool interrupted = rc == EXIT_INTERRUPTED;
+    json_t *root;
 
-    if (!rc && b->json) {
+    if (interrupted)
+        report_interrupt(&b->report);
+    root = report_end(&b->report);
+    if ((!rc || interrupted) && b->json) {
         json_dumpf(root, stdout, JSON_COMPACT);
         putchar('\n');
     }
-    if (fflush(stdout) || ferror(stdout))
-        return bench_fail(b, EXIT_RUNTIME, NULL, "standard output takes no more");
+    if (flush_output(b))
+        return EXIT_RUNTIME;
     if (!rc && b->report.invalid)
         return EXIT_INVALID;
     return rc;
@@ -114,6 +147,14 @@ static void find_model(struct bench *b, const struct bench_command *k, char path
 {
     if (k->takes_model && b->n_args && model_look(b->arg[0], path))
         b->arg[0] = path;
+}
+
+static bool empty_argument(const struct bench *b)
+{
+    for (unsigned i = 0; i < b->n_args; i++)
+        if (!*b->arg[i])
+            return true;
+    return false;
 }
 
 static int run_command(struct bench *b, const struct bench_command *k, int argc, char **argv)
@@ -145,12 +186,14 @@ static int run_command(struct bench *b, const struct bench_command *k, int argc,
         rc = bench_fail(b, EXIT_USAGE, hint, "%s", e.text);
     else if (help) {
         print_command(stdout, k, common);
-        rc = 0;
+        rc = flush_output(b);
     } else if (b->n_args < k->min_args || b->n_args > k->max_args)
         rc = bench_fail(b, EXIT_USAGE, hint,
                         b->n_args < k->min_args ? "an argument is missing; usage: waste-bench %s %s"
                                                 : "too many arguments; usage: waste-bench %s %s",
                         k->name, k->args);
+    else if (empty_argument(b))
+        rc = bench_fail(b, EXIT_USAGE, hint, "an argument is empty");
     else if (thread_main_stack(&e))
         rc = bench_fail(b, EXIT_RUNTIME, NULL, "stack: %s", e.text);
     else if (report_open(&b->report, b->json ? NULL : stdout, typed, &e))
@@ -171,10 +214,21 @@ static int run_help(struct bench *b, char *name)
 
     if (!name) {
         print_usage(stdout);
-        return 0;
+        return flush_output(b);
     }
     k = command_named(name);
     return k ? run_command(b, k, 2, args) : unknown_command(b, name);
+}
+
+/* As `waste` does, but for a reader who leaves: that ends the measuring at once. */
+static void open_term(void)
+{
+    struct sigaction pipe;
+    struct term term;
+
+    sigaction(SIGPIPE, NULL, &pipe);
+    term_open(&term);
+    sigaction(SIGPIPE, &pipe, NULL);
 }
 
 int main(int argc, char **argv)
@@ -182,12 +236,17 @@ int main(int argc, char **argv)
     struct bench b = {.command = "waste-bench", .rounds = 5};
     const struct bench_command *k;
 
+    open_term();
     if (argc < 2) {
         print_usage(stderr);
         return EXIT_USAGE;
     }
     if (!strcmp(argv[1], "help") || !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))
         return run_help(&b, argv[2]);
+    if (!strcmp(argv[1], "version") || !strcmp(argv[1], "--version")) {
+        printf("waste-bench %s\n", waste_version());
+        return flush_output(&b);
+    }
     k = command_named(argv[1]);
     return k ? run_command(&b, k, argc - 1, argv + 1) : unknown_command(&b, argv[1]);
 }

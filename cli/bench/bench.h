@@ -48,4 +48,8 @@ int bench_fail(const struct bench *b, int exit_code, const char *hint, const cha
     __attribute__((format(printf, 4, 5)));
 int bench_fail_err(const struct bench *b, const struct err *e);
 
+/* ERR_BUDGET: what an option asks for is more than this machine offers, and would end the process
+ * when it is touched. */
+int bench_memory(uint64_t bytes, const char *what, struct err *e);
+
 #endif

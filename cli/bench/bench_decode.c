@@ -188,11 +188,12 @@ static int run_trial(struct bench *b, struct bed *bed)
     struct decode_arm arm[ARMS_MAX] = {{.bed = NULL}};
     struct trial *t = trial_new(metrics, N_ELEMS(metrics), (unsigned)b->rounds,
                                 "%lld tokens one by one, by arithmetic", (long long)opt.tokens);
+    int rc;
 
     if (!t)
         return bench_fail(b, EXIT_MEMORY, NULL, "out of memory");
     add_arms(t, arm, bed);
-    trial_run(t);
+    rc = trial_run(t) ? 0 : EXIT_INTERRUPTED;
     report_trial(&b->report, t,
                  json_pack("{s:o, s:o, s:f, s:o, s:i}", "model",
                            json_text(bed->path, strlen(bed->path)), "budget", json_u64(opt.budget),
@@ -200,7 +201,7 @@ static int run_trial(struct bench *b, struct bed *bed)
                            "expert_bytes_per_token", json_u64(bed->plan.mem.working_set_bytes),
                            "threads", (int)bed->engine.n_threads));
     free(t);
-    return 0;
+    return rc;
 }
 
 static int check_list(const char *list, const char *flag, const char *const *known, unsigned n,

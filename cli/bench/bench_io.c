@@ -44,7 +44,8 @@ static const struct flag flags[] = {
      "bytes of a record (those of Kimi-Linear 48B and of K3, 3 bits a weight)"},
     {"depths", FLAG_INTS, &opt.depths, 1, 256, "N,...", "reads in flight (1,2,4,8,16)"},
     {"bytes", FLAG_SIZE, &opt.sample_bytes, IO_ALIGN, 1e12, "SIZE", "that one sample reads (1G)"},
-    {"engines", FLAG_TEXT, &opt.engines, 0, 0, "A,B,...", "only these"},
+    {"engines", FLAG_TEXT, &opt.engines, 0, 0, "A,B,...",
+     "only these: io_uring, libaio, threads, sync"},
     {"no-fio", FLAG_SET, &opt.no_fio, 0, 0, NULL, "do not run fio beside them"},
     {"busy", FLAG_INT, &opt.busy, 0, 256, "N", "threads that compute meanwhile (0)"},
     {"warm", FLAG_SET, &opt.warm, 0, 0, NULL,
@@ -322,6 +323,7 @@ static int run_trial(struct bench *b, struct bed *bed, bool fio)
         trial_new(metrics, bed->busy ? METRICS : METRICS - 1, (unsigned)b->rounds,
                   "records of %u bytes, %u in flight", bed->work.record_bytes, bed->work.depth);
     unsigned n = 0;
+    int rc;
 
     if (!t || !arm) {
         free(t);
@@ -335,7 +337,7 @@ static int run_trial(struct bench *b, struct bed *bed, bool fio)
     add_engines(t, arm, &n);
     if (bed->busy)
         trial_add(t, run_nothing, &arm[n++], "nothing is read");
-    trial_run(t);
+    rc = trial_run(t) ? 0 : EXIT_INTERRUPTED;
     report_trial(&b->report, t,
                  json_pack("{s:I, s:i, s:i, s:b, s:o}", "record_bytes",
                            (json_int_t)bed->work.record_bytes, "depth", (int)bed->work.depth,
@@ -347,7 +349,7 @@ static int run_trial(struct bench *b, struct bed *bed, bool fio)
     }
     free(arm);
     free(t);
-    return 0;
+    return rc;
 }
 
 static unsigned reads_of(uint64_t record_bytes, unsigned depth)
@@ -362,7 +364,7 @@ static int run_trials(struct bench *b, struct bed *bed, bool fio)
 {
     int rc = 0;
 
-    for (unsigned s = 0; s < opt.sizes.n; s++)
+    for (unsigned s = 0; s < opt.sizes.n && !rc; s++)
         for (unsigned d = 0; d < opt.depths.n && !rc; d++) {
             const uint32_t bytes = (uint32_t)opt.sizes.v[s];
             const unsigned depth = (unsigned)opt.depths.v[d];
@@ -421,6 +423,9 @@ static int bed_open(struct bed *bed, const char *path, struct err *e)
                        "smaller --sizes",
                        path, (unsigned long long)bed->direct.bytes, (unsigned long long)record);
     bed->arena_bytes = align_up(record * largest(&opt.depths), HUGE_BYTES);
+    if (bench_memory(2 * (uint64_t)bed->arena_bytes, "--sizes and --depths: memory for the reads",
+                     e))
+        return e->code;
     bed->latency = malloc(READS_MAX * sizeof(*bed->latency));
     if (!bed->latency)
         return err_set(e, ERR_NOMEM, "%d latencies", READS_MAX);
@@ -433,23 +438,12 @@ static int bed_open(struct bed *bed, const char *path, struct err *e)
 
 static int check_options(struct err *e)
 {
-    const struct io_ops *const *engines = io_engines();
-    char names[160] = "";
-    bool some = false;
-
     for (unsigned i = 0; i < opt.sizes.n; i++) {
         if (opt.sizes.v[i] % IO_ALIGN)
             return err_set(e, ERR_ARG, "--sizes: %llu bytes are no multiple of %d",
                            (unsigned long long)opt.sizes.v[i], IO_ALIGN);
     }
-    for (unsigned i = 0; engines[i]; i++) {
-        size_t at = strlen(names);
-
-        some |= flag_names(opt.engines, engines[i]->name);
-        snprintf(names + at, sizeof(names) - at, "%s%s", at ? ", " : "", engines[i]->name);
-    }
-    return some ? 0
-                : err_set(e, ERR_ARG, "--engines \"%s\": this build has %s", opt.engines, names);
+    return reader_engines_check(opt.engines, e);
 }
 
 static void set_defaults(const struct bench *b)

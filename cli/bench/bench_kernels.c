@@ -194,6 +194,7 @@ static int run_task(struct bench *b, const struct task *t)
     unsigned n = levels_of(k, t->profile);
     struct trial *trial =
         trial_new(metrics, t->weights > 0 ? 2 : 1, (unsigned)b->rounds, "%s", t->name);
+    int rc;
 
     if (!trial)
         return bench_fail(b, EXIT_MEMORY, NULL, "out of memory");
@@ -207,10 +208,10 @@ static int run_task(struct bench *b, const struct task *t)
     if (t->fmas > 0)
         trial_add(trial, run_fma_roof, &fma, "f32 multiply-adds, %s", fma.peak.name)->ceiling =
             true;
-    trial_run(trial);
+    rc = trial_run(trial) ? 0 : EXIT_INTERRUPTED;
     report_trial(&b->report, trial, facts_of(t));
     free(trial);
-    return 0;
+    return rc;
 }
 
 static int run_tasks(struct bench *b, const struct kernel_shape *shape, struct store *store)
@@ -259,6 +260,8 @@ int measure_kernels(struct bench *b)
     }
     mem_init(&mem, 0);
     store.bytes = task_store_bytes(&shape, opt.ram_bytes);
+    if (bench_memory(store.bytes, "--ram and --shape: the data", &e))
+        return bench_fail_err(b, &e);
     if (mem_map(&mem, MEM_OTHER, store.bytes, true, &base, &e))
         return bench_fail_err(b, &e);
     store.base = base;

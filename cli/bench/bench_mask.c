@@ -230,7 +230,8 @@ static int run_case(struct bench *b, const struct vocabulary *v, unsigned which,
     if (t) {
         trial_add(t, run_mask, &arm[0], "first answer");
         trial_add(t, run_mask, &arm[1], "later answers");
-        trial_run(t);
+        if (!trial_run(t))
+            rc = err_set(e, ERR_CANCELLED, "%s", cases[which].name);
         report_trial(&b->report, t, NULL);
     } else {
         rc = err_set(e, ERR_NOMEM, "%s", cases[which].name);

@@ -40,7 +40,8 @@ static const struct flag flags[] = {
      "sizes of the pool (6, 24, 48 % of all records)"},
     {"cache", FLAG_CHOICE, &opt.policy, 0, 0, "nextuse|lfru|lru|s3fifo",
      "replacement policy (nextuse)"},
-    {"engines", FLAG_TEXT, &opt.engines, 0, 0, "A,B,...", "only these"},
+    {"engines", FLAG_TEXT, &opt.engines, 0, 0, "A,B,...",
+     "only these: io_uring, libaio, threads, sync"},
     {"depth", FLAG_INT, &opt.depth, 1, 4096, "N", "most reads in flight (16)"},
     {"tokens", FLAG_INT, &opt.tokens, 1, 1 << 26, "N", "only the first of the trace"},
     {0},
@@ -139,6 +140,8 @@ static int serve(struct machine *m, const struct routes *r, const struct route_c
     struct extent want[ROUTES_CALL_MAX];
     unsigned n = c->n;
 
+    if (term_interrupted())
+        return err_set(e, ERR_CANCELLED, "%s", opt.file);
     if (!n)
         return 0;
     for (unsigned i = 0; i < n; i++)
@@ -259,7 +262,8 @@ static int run_size(struct bench *b, struct bed *bed, unsigned n_frames, struct 
     int rc = t ? add_arms(t, arm, bed, n_frames, e) : err_set(e, ERR_NOMEM, "trial");
 
     if (!rc) {
-        trial_run(t);
+        if (!trial_run(t))
+            rc = err_set(e, ERR_CANCELLED, "%s", t->name);
         report_trial(&b->report, t,
                      json_pack("{s:i, s:i, s:o, s:s}", "pool_records", (int)n_frames, "records",
                                (int)bed->n_records, "record_bytes", json_u64(opt.record_bytes),
@@ -282,23 +286,12 @@ static void cut_trace(struct routes *r)
 
 static int check_options(struct err *e)
 {
-    const struct io_ops *const *engines = io_engines();
-    char names[160] = "";
-    bool some = false;
-
     if (!opt.file)
         return err_set(e, ERR_ARG, "--file is needed: records to read; --create makes one");
     if (opt.record_bytes % IO_ALIGN)
         return err_set(e, ERR_ARG, "--record: %llu bytes are no multiple of %d",
                        (unsigned long long)opt.record_bytes, IO_ALIGN);
-    for (unsigned i = 0; engines[i]; i++) {
-        size_t at = strlen(names);
-
-        some |= flag_names(opt.engines, engines[i]->name);
-        snprintf(names + at, sizeof(names) - at, "%s%s", at ? ", " : "", engines[i]->name);
-    }
-    return some ? 0
-                : err_set(e, ERR_ARG, "--engines \"%s\": this build has %s", opt.engines, names);
+    return reader_engines_check(opt.engines, e);
 }
 
 static int bed_open(struct bed *bed, const char *trace, struct err *e)

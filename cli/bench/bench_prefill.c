@@ -168,6 +168,7 @@ static int run_trial(struct bench *b, const struct prefill *p)
     struct trial *t =
         trial_new(metrics, N_ELEMS(metrics), (unsigned)b->rounds, "a prompt, by its length");
     json_t *lengths = json_array();
+    int rc;
 
     if (!t)
         return bench_fail(b, EXIT_MEMORY, NULL, "out of memory");
@@ -181,12 +182,12 @@ static int run_trial(struct bench *b, const struct prefill *p)
         arm[i].arm->group = arm[i].length; /* other prompts, other bits */
         json_array_append_new(lengths, json_integer(arm[i].length));
     }
-    trial_run(t);
+    rc = trial_run(t) ? 0 : EXIT_INTERRUPTED;
     report_trial(&b->report, t,
                  json_pack("{s:o, s:o, s:f}", "model", json_text(p->path, strlen(p->path)),
                            "lengths", lengths, "record_bytes", p->record_bytes));
     free(t);
-    return 0;
+    return rc;
 }
 
 static int prepare(struct prefill *p, const struct bench *b, struct err *e)

@@ -366,6 +366,8 @@ static int project_drive(struct bench *b, struct curve *c, json_t *to, const cha
 
             if (!policy_wanted(p))
                 continue;
+            if (term_interrupted())
+                return err_set(e, ERR_CANCELLED, "%s", drive);
             if (project_arms(arm, c, &c->point[i], known_policy[p], drive, e))
                 return e->code;
             json_array_append_new(to, arms_json(arm, drive, name, c->point[i].n_frames));
@@ -421,6 +423,21 @@ static int read_or_invent(struct bench *b, struct curve *c, const char *path, st
                          INVENTED_TOKENS, SEED, e);
 }
 
+static int play_points(struct curve *c, struct err *e)
+{
+    for (unsigned i = 0; i < c->n_points; i++)
+        for (unsigned p = 0; p < N_POLICIES; p++) {
+            struct point *at = &c->point[i];
+
+            if (term_interrupted())
+                return err_set(e, ERR_CANCELLED, "replay");
+            if (policy_wanted(p) &&
+                replay(&at->n[p], &c->r, known_policy[p], at->n_frames, SEED, e))
+                return e->code;
+        }
+    return 0;
+}
+
 static int run_curve(struct bench *b, struct curve *c, const char *path, struct err *e)
 {
     if (read_or_invent(b, c, path, e) || know_model(c, path, e))
@@ -434,11 +451,8 @@ static int run_curve(struct bench *b, struct curve *c, const char *path, struct 
                 path, c->r.n_tokens, c->r.n_layers, c->r.n_experts,
                 opt.shape ? "" : " (by the largest id)", c->r.top_k, c->r.n_ids, c->n_distinct,
                 c->n_records, 100.0 - 100.0 * c->n_distinct / (double)c->r.n_ids);
-    for (unsigned i = 0; i < c->n_points; i++)
-        for (unsigned p = 0; p < N_POLICIES; p++)
-            if (policy_wanted(p) &&
-                replay(&c->point[i].n[p], &c->r, known_policy[p], c->point[i].n_frames, SEED, e))
-                return e->code;
+    if (play_points(c, e))
+        return e->code;
     if (b->report.table)
         print_curve(b->report.table, c);
     return opt.drives ? project_drives(b, c, e) : 0;

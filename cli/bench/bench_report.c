@@ -3,10 +3,13 @@
 #include "cli/bench/bench.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "cli/bench/partial.h"
 
 #define N_ELEMS(a) (sizeof(a) / sizeof((a)[0]))
 
@@ -186,43 +189,71 @@ static int measure(struct bench *b)
     return rc;
 }
 
+/* Goals, unless not all of it was measured, and the object. */
+static void write_end(struct bench *b, FILE *out, bool whole)
+{
+    FILE *to[] = {out, stdout};
+
+    if (whole)
+        json_object_set_new(b->report.root, "goals",
+                            judge_goals(b->report.trials, to, b->json ? 1 : 2));
+    else
+        report_interrupt(&b->report);
+    fputc('\n', out);
+    json_dumpf(report_end(&b->report), out, JSON_COMPACT);
+    fputc('\n', out);
+}
+
+/* 0, or why the file is not as it should be. */
+static int close_output(struct bench *b, FILE *out)
+{
+    const int before = ferror(out) ? EIO : 0;
+
+    b->report.table = NULL;
+    return fclose(out) ? errno : before;
+}
+
+/* Into a file that gets its name at the end: an error leaves none, an interrupt one that says so.
+ */
+static int measure_into(struct bench *b, FILE *out, struct partial *p)
+{
+    struct err e;
+    int rc, bad;
+
+    report_table_to(&b->report, out);
+    rc = measure(b);
+    if (!rc || rc == EXIT_INTERRUPTED)
+        write_end(b, out, !rc);
+    bad = close_output(b, out);
+    if (rc && rc != EXIT_INTERRUPTED)
+        return rc;
+    if (bad)
+        return bench_fail(b, EXIT_RUNTIME, NULL, "--out %s: %s", out_name, strerror(bad));
+    if (partial_publish(p, &e))
+        return bench_fail(b, EXIT_RUNTIME, NULL, "--out %s", e.text);
+    if (!b->json)
+        printf(rc ? "\nInterrupted; what was measured is in %s.\n"
+                  : "\nTables and JSON are in %s.\n",
+               out_name);
+    return rc;
+}
+
 static int run(struct bench *b)
 {
-    FILE *out, *to[2] = {NULL, stdout};
-    const json_t *root = b->report.root;
-    int rc, saved;
+    struct partial p;
+    struct err e;
+    FILE *out;
+    int rc, fd;
 
     if (b->n_args && access(b->arg[0], R_OK))
         return bench_fail(b, EXIT_RUNTIME, NULL, "%s: %s", b->arg[0], strerror(errno));
-    to[0] = out = fopen(out_name, "wxe");
-    if (!out && errno == EEXIST)
-        return bench_fail(b, EXIT_RUNTIME, NULL,
-                          "--out %s: is there already and is not overwritten; remove it or name "
-                          "another",
-                          out_name);
-    if (!out)
-        return bench_fail(b, EXIT_RUNTIME, NULL, "--out %s: %s", out_name, strerror(errno));
-    report_table_to(&b->report, out);
-    rc = measure(b);
-    if (!rc) {
-        json_t *reached = judge_goals(b->report.trials, to, b->json ? 1 : 2);
-
-        json_object_set_new(b->report.root, "goals", reached);
-        report_end(&b->report);
-        fputc('\n', out);
-        json_dumpf(root, out, JSON_COMPACT);
-        fputc('\n', out);
-    }
-    b->report.table = NULL;
-    saved = ferror(out) ? EIO : 0;
-    if (fclose(out))
-        saved = errno;
-    if (rc || saved)
-        unlink(out_name); /* ours, and no half of it should look finished */
-    if (!rc && saved)
-        return bench_fail(b, EXIT_RUNTIME, NULL, "%s: %s", out_name, strerror(saved));
-    if (!rc && !b->json)
-        printf("\nTables and JSON are in %s.\n", out_name);
+    if (partial_open(&p, out_name, &e))
+        return bench_fail(b, EXIT_RUNTIME, NULL, "--out %s", e.text);
+    fd = fcntl(p.fd, F_DUPFD_CLOEXEC, 0);
+    out = fd < 0 ? NULL : fdopen(fd, "w");
+    rc = out ? measure_into(b, out, &p)
+             : bench_fail(b, EXIT_RUNTIME, NULL, "--out %s: %s", out_name, strerror(errno));
+    partial_drop(&p);
     return rc;
 }
 

@@ -149,6 +149,7 @@ static int run_trial(struct bench *b, const int32_t *ids, const waste_plan *plan
     struct sweep_arm arm[FLAG_LIST_MAX];
     struct trial *t = trial_new(metrics, N_ELEMS(metrics), (unsigned)b->rounds,
                                 "%lld tokens one by one, by memory", (long long)opt.tokens);
+    int rc;
 
     if (!t)
         return bench_fail(b, EXIT_MEMORY, NULL, "out of memory");
@@ -160,10 +161,10 @@ static int run_trial(struct bench *b, const int32_t *ids, const waste_plan *plan
                                .ids = ids};
         add_arm(t, &arm[i], plan);
     }
-    trial_run(t);
+    rc = trial_run(t) ? 0 : EXIT_INTERRUPTED;
     report_trial(&b->report, t, facts(b, plan));
     free(t);
-    return 0;
+    return rc;
 }
 
 static int run(struct bench *b)

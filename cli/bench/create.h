@@ -6,9 +6,9 @@
 
 #include "base/err.h"
 
-/* So many random bytes, on the disk when it returns. ERR_IO: also when path exists. Until
- * then it is PATH.partial, which goes with a failure, with SIGINT and with SIGTERM; not with
- * SIGKILL. */
+/* So many random bytes, on the disk when it returns. ERR_IO: also when path exists. Until then it
+ * is PATH.partial (partial.h), which goes with a failure, with SIGINT (ERR_CANCELLED) and with
+ * SIGTERM. */
 int create_file(const char *path, uint64_t bytes, struct err *e);
 
 #endif

@@ -150,6 +150,8 @@ int flags_parse(char **argv, int argc, unsigned *n_args, const struct flag *own,
         f = len > 2 && arg[1] == '-' ? find(own, arg + 2, len - 2) : NULL;
         if (!f && len > 2 && arg[1] == '-')
             f = find(common, arg + 2, len - 2);
+        if (!strcmp(arg, "-h"))
+            f = find(common, "help", 4);
         if (!f)
             return unknown(own, common, arg, e);
         if (f->kind == FLAG_SET && arg[len])

@@ -2,7 +2,7 @@
  * itself.
  *
  * Rows point at where values go; what is there before parsing is the default. "--opt VALUE" and
- * "--opt=VALUE" mean the same, "--" ends options.
+ * "--opt=VALUE" mean the same, "--" ends options, "-h" is --help.
  */
 #ifndef CLI_BENCH_FLAGS_H
 #define CLI_BENCH_FLAGS_H

@@ -10,6 +10,7 @@
 #include "cli/bench/reader.h"
 #include "cli/bench/store.h"
 #include "cli/bench/trial.h"
+#include "cli/term.h"
 #include "expertfs/manifest.h"
 
 enum { POSITIONS_UNIT = 64, SEED = 1, TEXT_MAX = 16 << 20 };
@@ -35,6 +36,14 @@ static int fail_status_of(struct err *e, waste_status st, const waste_ctx *ctx)
     return err_set(e, code[-st], "%s", detail ? detail : waste_strerror(st));
 }
 
+/* Reading a model in takes minutes. */
+static int on_progress(const waste_progress *p, void *user)
+{
+    (void)p;
+    (void)user;
+    return term_interrupted();
+}
+
 static void settings(waste_cfg *cfg, waste_opts *opts, const struct model_way *way)
 {
     waste_cfg_init(cfg);
@@ -50,6 +59,7 @@ static void settings(waste_cfg *cfg, waste_opts *opts, const struct model_way *w
     opts->numeric = way->numeric ? way->numeric : model_choice.numeric;
     opts->cpu_level = way->cpu_level;
     opts->route_trace = way->route_trace;
+    opts->progress = on_progress;
 }
 
 int model_run_open(struct model_run *m, const struct model_way *way, struct err *e)
@@ -63,6 +73,7 @@ int model_run_open(struct model_run *m, const struct model_way *way, struct err 
     st = waste_open_ex(way->path, &cfg, &opts, &m->ctx);
     if (st)
         return fail_status_of(e, st, NULL);
+    term_cancels(m->ctx, NULL);
     st = waste_engine_info(m->ctx, &m->engine);
     if (!st)
         st = waste_memory_used(m->ctx, &m->used);
@@ -71,6 +82,7 @@ int model_run_open(struct model_run *m, const struct model_way *way, struct err 
 
 void model_run_close(struct model_run *m)
 {
+    term_cancels(NULL, NULL);
     waste_close(m->ctx);
     m->ctx = NULL;
 }

@@ -14,6 +14,7 @@
 
 #include "cli/bench/store.h"
 #include "cli/bench/trial.h"
+#include "cli/term.h"
 
 enum { HUGE_PAGE = 2 << 20, SAMPLE = 64 };
 
@@ -112,6 +113,8 @@ static int read_records(struct reading *g, struct err *e)
     struct io_read *done[IO_DEPTH_MAX];
 
     while (g->done < g->work->n_reads) {
+        if (term_interrupted())
+            return err_set(e, ERR_CANCELLED, "%u of %u reads", g->done, g->work->n_reads);
         submit_idle(g);
         if (take_done(g, done, g->io->ops->reap(g->io, done, g->work->depth, true), e))
             return e->code;
@@ -171,6 +174,37 @@ static double process_bytes_read(void)
 struct usage usage_now(void)
 {
     return (struct usage){cpu_now(), machine_now(), process_bytes_read()};
+}
+
+static bool is_engine(const char *name, size_t len, char names[160])
+{
+    const struct io_ops *const *engines = io_engines();
+    bool found = false;
+
+    names[0] = '\0';
+    for (unsigned i = 0; engines[i]; i++) {
+        size_t at = strlen(names);
+
+        found |= strlen(engines[i]->name) == len && !strncmp(engines[i]->name, name, len);
+        snprintf(names + at, 160 - at, "%s%s", at ? ", " : "", engines[i]->name);
+    }
+    return found;
+}
+
+int reader_engines_check(const char *list, struct err *e)
+{
+    char names[160];
+
+    for (const char *at = list; at; at = strchr(at, ',')) {
+        size_t len;
+
+        at += *at == ',';
+        len = strcspn(at, ",");
+        if (!is_engine(at, len, names))
+            return err_set(e, ERR_ARG, "--engines \"%.*s\": this build has %s", (int)len, at,
+                           names);
+    }
+    return 0;
 }
 
 int reader_run(struct io *io, const struct read_work *w, uint8_t *arena, double *latency,

@@ -37,12 +37,17 @@ struct usage {
 };
 struct usage usage_now(void);
 
-/* arena: depth records. latency: n_reads doubles of scratch. ERR_IO: a read failed. */
+/* arena: depth records. latency: n_reads doubles of scratch. ERR_IO: a read failed. ERR_CANCELLED:
+ * an interrupt. */
 int reader_run(struct io *io, const struct read_work *w, uint8_t *arena, double *latency,
                struct read_result *out, struct err *e);
 
 /* p50, p95, p99 and max of n > 0 seconds, in ms; sorts them. */
 void reader_percentiles(double *seconds, unsigned n, struct read_result *out);
+
+/* --engines: names separated by commas, NULL for all. ERR_ARG: one that this build does not have.
+ */
+int reader_engines_check(const char *list, struct err *e);
 
 /* Memory to read into: on huge pages as far as the system gives them, or kept to small ones, every
  * page touched. ERR_NOMEM. */

@@ -209,10 +209,18 @@ void report_trial(struct report *r, const struct trial *t, json_t *facts)
         print_trial(r->table, t);
 }
 
+void report_interrupt(struct report *r)
+{
+    if (!r->interrupted)
+        report_note(r, "INTERRUPTED: this is what was measured until then");
+    r->interrupted = true;
+}
+
 json_t *report_end(struct report *r)
 {
     json_object_set_new(r->root, "load_at_end", load_average());
-    json_object_set_new(r->root, "valid", json_boolean(!r->invalid));
+    json_object_set_new(r->root, "interrupted", json_boolean(r->interrupted));
+    json_object_set_new(r->root, "valid", json_boolean(!r->invalid && !r->interrupted));
     return r->root;
 }
 

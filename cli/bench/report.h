@@ -4,7 +4,8 @@
  *   {"schema": "waste-bench/1", "command", "arguments": [...], "provenance": {...}, "notes": [...],
  *    "trials": [{"name", "rounds", "metrics": [{"name", "unit"}...], "ceiling",
  *      "arms": [{"name", "ceiling", "state", "why", "note", "digest", "of_ceiling", "of_first",
- *        METRIC: {"median", "min", "max", "iqr", "samples": [...]}...}]}], "valid": bool}
+ *        METRIC: {"median", "min", "max", "iqr", "samples": [...]}...}]}], "interrupted": bool,
+ *    "valid": bool}
  */
 #ifndef CLI_BENCH_REPORT_H
 #define CLI_BENCH_REPORT_H
@@ -20,7 +21,7 @@
 struct report {
     json_t *root, *trials, *notes;
     FILE *table; /* where tables go as trials end; NULL: nowhere */
-    bool invalid;
+    bool invalid, interrupted;
 };
 
 /* Gathers the provenance and prints it. argv: the command's name first, until NULL. ERR_NOMEM. */
@@ -38,6 +39,9 @@ void report_fact(struct report *r, const char *key, json_t *value);
 /* Print and keep a trial that has run. A JSON object of facts of this trial may be added (takes the
  * reference; NULL: none). */
 void report_trial(struct report *r, const struct trial *t, json_t *facts);
+
+/* Not everything was measured, and what was is not valid as a whole: says so, once. */
+void report_interrupt(struct report *r);
 
 /* The whole object; borrowed. After the last trial. */
 json_t *report_end(struct report *r);

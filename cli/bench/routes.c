@@ -267,7 +267,9 @@ int routes_read(struct routes *out, const char *path, struct err *e)
     for (size_t n = 1; !rc && fgets(line, ROUTES_LINE_MAX + 2, f); n++) {
         size_t len = strlen(line); /* a NUL byte ends it: what is left does not parse */
 
-        if (len > ROUTES_LINE_MAX && line[len - 1] != '\n')
+        if (!len) /* and /dev/zero has no end */
+            rc = err_set(e, ERR_FORMAT, "begins with a NUL byte");
+        else if (len > ROUTES_LINE_MAX && line[len - 1] != '\n')
             rc = err_set(e, ERR_LIMIT, "longer than %d bytes", ROUTES_LINE_MAX);
         else
             rc = read_line(d, line, len, path, e);

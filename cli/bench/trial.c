@@ -9,6 +9,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "cli/term.h"
+
 struct trial *trial_new(const struct metric *metrics, unsigned n_metrics, unsigned rounds,
                         const char *name, ...)
 {
@@ -58,19 +60,22 @@ static void invalidate(struct arm *a, const char *why)
     snprintf(a->why, sizeof(a->why), "%.*s", (int)sizeof(a->why) - 1, why);
 }
 
-static void run_once(struct trial *t, struct arm *a, unsigned round)
+/* false: an interrupt, which is no failure of the arm. */
+static bool run_once(struct trial *t, struct arm *a, unsigned round)
 {
     struct sample s = {.digest = 0};
     struct err e;
 
     if (!a->run)
-        return;
+        return true;
     for (unsigned m = 0; m < METRICS_MAX; m++)
         s.value[m] = NAN;
     if (a->run(a->context, round, &s, &e)) {
+        if (term_interrupted())
+            return false;
         invalidate(a, e.text);
         a->run = NULL; /* what failed once is not asked again */
-        return;
+        return true;
     }
     for (unsigned m = 0; m < t->n_metrics; m++)
         a->value[m][a->n] = s.value[m];
@@ -78,6 +83,7 @@ static void run_once(struct trial *t, struct arm *a, unsigned round)
     a->digest[a->n++] = s.digest;
     if (s.invalid[0])
         invalidate(a, s.invalid);
+    return true;
 }
 
 /* An arm that has run at all has run in the first rounds. */
@@ -110,21 +116,39 @@ static void compare_digests(struct trial *t)
     }
 }
 
-void trial_run(struct trial *t)
+/* false: interrupted. */
+static bool run_rounds(struct trial *t, bool shown)
 {
-    bool shown = isatty(STDERR_FILENO);
-
     for (unsigned round = 0; round < t->rounds; round++) {
         for (unsigned i = 0; i < t->n_arms; i++) {
+            if (term_interrupted())
+                return false;
             if (shown)
                 fprintf(stderr, "\r\033[Kround %u of %u, %u of %u: %.50s", round + 1, t->rounds,
                         i + 1, t->n_arms, t->arm[i].name);
-            run_once(t, &t->arm[i], round);
+            if (!run_once(t, &t->arm[i], round))
+                return false;
         }
     }
+    return true;
+}
+
+bool trial_run(struct trial *t)
+{
+    bool shown = isatty(STDERR_FILENO), whole = run_rounds(t, shown);
+
     if (shown)
         fputs("\r\033[K", stderr);
+    for (unsigned i = 0; !whole && i < t->n_arms; i++) {
+        struct arm *a = &t->arm[i];
+
+        if (a->n || a->state != ARM_VALID)
+            continue;
+        a->state = ARM_ABSENT;
+        snprintf(a->why, sizeof(a->why), "interrupted before its first sample");
+    }
     compare_digests(t);
+    return whole;
 }
 
 static int ascending(const void *a, const void *b)

@@ -76,7 +76,9 @@ struct arm *trial_add(struct trial *t, arm_run_fn *run, void *context, const cha
     __attribute__((format(printf, 4, 5)));
 struct arm *trial_add_absent(struct trial *t, const char *name, const char *why);
 
-void trial_run(struct trial *t);
+/* false: an interrupt (cli/term.h) came between. Arms have the samples taken until then, and are
+ * absent without any. */
+bool trial_run(struct trial *t);
 
 /* Of the values that are numbers. n at most ROUNDS_MAX. */
 struct spread spread_of(const double *value, unsigned n);

@@ -256,11 +256,42 @@ def test_an_interrupt_leaves_whole_lines(tmp_path):
     assert out.read_bytes().endswith(b"\n") and len(read(out)) < 50
 
 
+def test_a_limit_on_thinking_where_there_is_none_is_refused(tmp_path):
+    """As a flag, and in a line; 0 asks for no thinking, which is what there is."""
+    lines = [{"prompt": "Who?", "thinking_budget": 4}, {"prompt": "Who?", "thinking_budget": 0},
+             {"prompt": "Who?", "thinking_budget": None}]
+    asked, out = write(tmp_path / "asked", lines), tmp_path / "out"
+    batch(asked, out, n=3, check=1)
+    first, zero, null = read(out)
+    assert "thinking_budget: the format of this model" in first["error"] and "no thinking" in first["error"]
+    assert "error" not in zero and "error" not in null
+    batch(asked, tmp_path / "raw", "--raw", n=3, check=1)
+    assert "--raw continues texts" in read(tmp_path / "raw")[0]["error"]
+    for args, code in ((["--think-limit", 4], 6), (["--think-limit", 4, "--raw"], 2)):
+        assert b"--think-limit" in batch(asked, tmp_path / "new", *args, check=code).stderr
+        assert b"--think-limit" in waste("run", "demo", "Who?", *args, check=code).stderr
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_limit_on_thinking_is_part_of_what_answers_are_made_with(tmp_path):
+    k3 = GOLDEN / "k3.waste"
+    other = {"prompt": "Hello", "thinking": {"type": "enabled", "budget_tokens": 4}}
+    asked = write(tmp_path / "asked", [{"prompt": "Hello", "thinking_budget": 4}, other])
+    batch(asked, tmp_path / "out", model=k3)
+    four, told_otherwise = read(tmp_path / "out")
+    assert four["reasoning"] == told_otherwise["reasoning"]
+    free = write(tmp_path / "free", [{"prompt": "Hello"}])
+    batch(free, tmp_path / "free.out", model=k3)
+    assert read(tmp_path / "free.out")[0]["reasoning"].startswith(four["reasoning"])
+    done = batch(free, tmp_path / "free.out", "--think-limit", 4, model=k3, check=2)
+    assert b"line 1 answers no request" in done.stderr
+
+
 def test_answers_to_something_else_are_not_mixed_in(tmp_path):
     asked, out = write(tmp_path / "asked", [{"prompt": "Who?"}]), tmp_path / "out"
     batch(asked, out, n=3)
     kept = out.read_bytes()
-    for args in (["--temp", 1, "--seed", 1], ["--system", "x"], ["--think-limit", 4]):
+    for args in (["--temp", 1, "--seed", 1], ["--system", "x"], ["--stop", "x"]):
         done = batch(asked, out, *args, n=3, check=2)
         assert b"line 1 answers no request" in done.stderr
     write(asked, [{"prompt": "Who then?"}])

@@ -75,6 +75,7 @@ def check_report(report, command):
             known = [v for v in figures["samples"] if v is not None]
             if known:
                 assert min(known) == figures["min"] <= figures["median"] <= figures["max"] == max(known)
+    assert report["interrupted"] is False
     assert report["valid"] == all(arm["state"] != "invalid" for _, arm in arms(report))
 
 
@@ -148,9 +149,12 @@ def test_without_a_command_the_usage_is_an_error():
     (["io", "--depths", "0", "f"], "from 1 to 256"),
     (["io", "--sizes", "5000", "f"], "5000 bytes are no multiple of 4096"),
     (["io", "--engines", "psync", "f"], '"psync": this build has'),
+    (["io", "--engines", "sync,psync", "f"], '"psync": this build has'),
+    (["io", ""], "an argument is empty"),
+    ([""], "the command is empty"),
 ])
 def test_misuse_is_named(args, words):
-    if args == ["kernls"]:
+    if args in (["kernls"], [""]):
         assert words in bench(*args, check=2).stderr
     else:
         assert words in bench_error(*args, check=2)
@@ -334,7 +338,7 @@ def test_an_interrupted_create_leaves_nothing(tmp_path, by):
     with creating(path, signal.SIG_DFL) as child:
         wait_for_bytes(partial, 1)
         child.send_signal(by)
-        assert child.wait(timeout=60) == -by
+        assert child.wait(timeout=60) == (130 if by == signal.SIGINT else -by)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -348,6 +352,30 @@ def test_a_create_in_the_background_heeds_no_interrupt(tmp_path):
         assert child.poll() is None
         child.terminate()
         assert child.wait(timeout=60) == -signal.SIGTERM
+
+
+def test_of_two_creates_of_one_file_one_makes_it(tmp_path):
+    path, partial = tmp_path / "records", tmp_path / "records.partial"
+    with creating(path, signal.SIG_DFL) as child:
+        wait_for_bytes(partial, 1)
+        detail = bench_error("io", "--create", "4M", "--no-fio", path, check=1)
+        assert str(partial) in detail and "another run" in detail
+        assert child.poll() is None and not path.exists()
+        wait_for_bytes(partial, partial.stat().st_size + (4 << 20))
+        child.send_signal(signal.SIGINT)
+        child.wait(timeout=60)
+
+
+def test_a_file_that_appears_while_another_is_made_stays(tmp_path):
+    path, partial = tmp_path / "records", tmp_path / "records.partial"
+    child = subprocess.Popen([BENCH, "io", "--create", "64M", "--no-fio", path], env=clean_env(),
+                             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    wait_for_bytes(partial, 1)
+    child.send_signal(signal.SIGSTOP)
+    path.write_bytes(b"precious")
+    child.send_signal(signal.SIGCONT)
+    assert "File exists" in child.communicate(timeout=120)[1] and child.returncode == 1
+    assert path.read_bytes() == b"precious" and not partial.exists()
 
 
 def test_create_makes_a_file_once(tmp_path):
@@ -409,3 +437,96 @@ def test_a_report_overwrites_nothing(tmp_path):
     assert there.read_bytes() == b"precious"
     done = bench("report", "--out", tmp_path / "new", tmp_path / "none", check=1)
     assert "none" in done.stderr and not (tmp_path / "new").exists()
+
+
+# ---- interrupts: what was measured is there, and nothing looks as if it were all ----
+
+def interrupted(args, ready):
+    """Ctrl-C once `ready` returns."""
+    child = subprocess.Popen([BENCH, *map(str, args)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                             text=True, env=clean_env())
+    seen = ready(child) or ""
+    child.send_signal(signal.SIGINT)
+    out, err = child.communicate(timeout=120)
+    assert child.returncode == 130 and err == "", (child.returncode, err)
+    return seen + out
+
+
+def has_begun(child):
+    """Handlers are there, and an arm runs: it has taken this much of the processor."""
+    stat = pathlib.Path(f"/proc/{child.pid}/stat")
+    for _ in range(3000):
+        if sum(map(int, stat.read_text().rsplit(")")[-1].split()[11:13])) >= 20:  # ticks of 10 ms
+            return
+        time.sleep(0.01)
+    pytest.fail("it does not begin")
+
+
+LONG = {
+    "kernels": ["kernels", "--families", "vec", "--sample-ms", 2000, "--ram", "4M"],
+    "decode": ["decode", "demo", "--rounds", 99, "--tokens", 4000],
+    "prefill": ["prefill", "demo", "--rounds", 99, "--lengths", "2000", "--no-check"],
+    "sweep": ["sweep", "demo", "--rounds", 99, "--tokens", 4000],
+    "replay": ["replay", "invented", "--shape", "k3"],
+}
+
+
+@pytest.mark.parametrize("command", LONG)
+def test_an_interrupted_object_says_that_it_is_not_all(command):
+    report = json.loads(interrupted([*LONG[command], "--json"], has_begun))
+    assert report["interrupted"] is True and report["valid"] is False
+    assert any(note.startswith("INTERRUPTED") for note in report["notes"])
+    for trial, arm in arms(report):
+        assert arm["state"] == "valid" or arm["why"] == "interrupted before its first sample"
+
+
+def test_interrupted_tables_end_with_the_word():
+    def a_table(child):
+        seen = ""
+        while " x first " not in seen:
+            seen += child.stdout.readline()
+        return seen
+
+    out = interrupted(["kernels", "--families", "vec", "--sample-ms", 100, "--ram", "4M"], a_table)
+    assert out.splitlines()[-1] == "# INTERRUPTED: this is what was measured until then"
+
+
+def test_an_interrupted_report_is_a_file_that_says_so(tmp_path):
+    out, partial = tmp_path / "report.txt", tmp_path / "report.txt.partial"
+    said = interrupted(["report", "--out", out], lambda child: wait_for_bytes(partial, 2000))
+    assert "Interrupted" in said and str(out) in said
+    assert [p.name for p in tmp_path.iterdir()] == ["report.txt"]
+    lines = out.read_text().splitlines()
+    report = json.loads(lines[-1])
+    assert report["interrupted"] is True and report["trials"] and "goals" not in report
+    assert any(line.startswith("# INTERRUPTED") for line in lines) and "Goals" not in out.read_text()
+
+
+# ---- standard output ----
+
+def test_a_closed_stdout_never_becomes_the_report(tmp_path):
+    out = tmp_path / "report.txt"
+    done = bench("report", "--quick", "--rounds", 1, "--out", out, check=1, preexec_fn=lambda: os.close(1))
+    assert "standard output" in done.stderr
+    check_report(json.loads(out.read_text().splitlines()[-1]), "report")
+
+
+def test_help_is_asked_for_as_elsewhere():
+    assert bench("io", "-h").stdout == bench("io", "--help").stdout == bench("help", "io").stdout
+    assert bench("-h").stdout == bench("--help").stdout == bench("help").stdout
+
+
+@pytest.mark.parametrize("args", [["help"], ["help", "io"], ["version"], ["io", "--help"]])
+def test_help_that_nobody_gets_is_an_error(args):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([BENCH, *args], stdout=full, stderr=subprocess.PIPE, env=clean_env())
+    assert done.returncode == 1 and b"standard output" in done.stderr
+
+
+@pytest.mark.parametrize("args", [["io", "--sizes", "1G", "--depths", "256"], ["kernels", "--ram", "900G"]])
+def test_what_no_machine_has_memory_for_is_refused_before_it_is_touched(args, tmp_path):
+    file = tmp_path / "sparse"
+    with open(file, "wb") as f:
+        f.truncate(1 << 31)
+    detail = bench_error(*args, *[file] * (args[0] == "io"), check=3)
+    assert "this machine offers" in detail

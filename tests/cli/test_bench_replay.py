@@ -128,3 +128,4 @@ def test_a_trace_that_lies_is_named_by_line(tmp_path):
     trace = tmp_path / "trace"
     trace.write_text('{"layers": [[1]]}\n{"layers": [[1, 1]]}\n')
     assert f"{trace}:2: layers[0]: expert 1 twice in one layer" in bench_error("replay", trace, check=4)
+    assert "NUL byte" in bench_error("replay", "/dev/zero", check=4)  # it was read for ever

@@ -220,6 +220,18 @@ def test_thinking_is_closed_where_its_limit_is(home):
     free, six, four = reasoning(), reasoning("--think-limit", 6), reasoning("--think-limit", 4)
     assert free.startswith(six) and six.startswith(four) and len(four) < len(six) < len(free)
     assert reasoning("--think-limit", 0) == ""
+    answers, _ = chat(["/set think-limit 4", "Hello"], home, model=GOLDEN / "k3.waste")
+    assert answers[0]["reasoning"] == four
+
+
+def test_a_limit_on_thinking_where_there_is_none_is_refused(home, tmp_path):
+    done = waste("chat", "demo", "--think-limit", 4, env=home, stdin=b"Who?\n", check=6)
+    assert b"--think-limit" in done.stderr and b"no thinking" in done.stderr
+    done = waste("chat", "demo", "--no-learn", "-q", env=home, stdin=b"/set think-limit 4\n", check=2)
+    assert b"no thinking" in done.stderr
+    file = tmp_path / "options"
+    file.write_text("think-limit = 4\n")  # for the models that think
+    waste("chat", "demo", "--no-learn", "-n", N, "--config", file, env=home, stdin=b"Who?\n", check=0)
 
 
 def test_thinking_is_apart_from_the_answer(home):

@@ -220,6 +220,41 @@ def test_a_budget_below_the_floor_is_exit_3_with_the_numbers(kimi):
     assert b"at least" in waste("eval", kimi, "Hello", "--budget", "1M", check=3).stderr
 
 
+def test_a_setting_that_is_refused_says_where_it_is_from(kimi, tmp_path):
+    file = tmp_path / "options"
+    file.write_text("# mine\nbudget = 1M\n")
+    hint = waste_error("run", kimi, "Hello", "--config", file, check=3)["hint"]
+    assert f"{file}: line 2: budget" in hint
+    env = {"WASTE_BUDGET": "1M"}
+    assert "that of WASTE_BUDGET." in waste_error("run", kimi, "Hello", env=env, check=3)["hint"]
+    assert b"the budget is 1.0 MiB (WASTE_BUDGET)." in waste("plan", kimi, env=env, check=0).stdout
+    hint = waste_error("run", kimi, "Hello", "--budget", "1M", env=env, check=3)["hint"]
+    assert "WASTE_BUDGET" not in hint
+    env = {"WASTE_CPUS": "0..3"}
+    for command in (["run", kimi, "Hello"], ["plan", kimi]):
+        assert "WASTE_CPUS" in waste_error(*command, env=env, check=2)["hint"]
+    file.write_text("grammar = a\n")
+    error = waste_error("run", kimi, "Hello", "--json-schema", "b", "--config", file, check=2)
+    assert error["error"] == f"{file}: line 1: grammar" and "--json-schema" in error["detail"]
+
+
+def test_what_is_empty_has_a_name_in_messages():
+    assert waste("", check=2).stderr.startswith(b"waste: waste: the command is empty\n")
+    assert waste("image", "", check=1).stderr.startswith(b'waste: "": ')
+
+
+def test_a_slash_behind_a_directory_is_in_no_message(copy, tmp_path):
+    """Shells put it there: "states/: a directory for kept states: ..." was said."""
+    file = tmp_path / "file"
+    file.write_text("")
+    (copy.path / "manifest.json").unlink()
+    for args in (["run", f"{GOLDEN / 'kimi-linear.waste'}/", "x", "--state-dir", f"{file}/", "--budget", BUDGET],
+                 ["info", f"{copy}/"], ["verify", f"{copy}//"], ["synth", f"{file}/", "--shape", "tiny-kimi"],
+                 ["convert", "--src", f"{tmp_path}/", "--out", f"{tmp_path / 'out'}/"]):
+        err = waste(*args, "-q").stderr.decode()
+        assert err.startswith("waste: ") and "/:" not in err, err
+
+
 def test_misuse_says_whose_help_to_read():
     assert b"`waste help chat`" in waste("chat", "demo", "--load", "x", check=2).stderr
     assert b"`waste help synth`" in waste("synth", check=2).stderr

@@ -143,3 +143,9 @@ def test_show_is_one_screen_of_lines(config):
     assert any(line.split()[:2] == ["temp", "0.5"] and line.endswith("line 1")
                for line in out.splitlines())
     assert waste("config", "hide", check=2).stdout == b""
+
+
+def test_a_model_whose_name_is_no_utf8_is_shown_all_the_same(config):
+    """There was "no memory for the JSON text"."""
+    done = waste("config", "show", "\udcff", "--json", env=config("temp = 0.5\n"), check=0)
+    assert json.loads(done.stdout)["model"] == "\ufffd"

@@ -1,6 +1,7 @@
 """waste image, pictures of run, chat, batches and plan: pictures on the command line."""
 import io
 import json
+import resource
 import shutil
 import sys
 from pathlib import Path
@@ -46,6 +47,23 @@ def test_image_writes_what_the_tower_is_shown(photo, tmp_path, name):
 def test_image_says_why_it_cannot_write(name, why, photo, tmp_path):
     error = waste_error("image", photo, "--out", tmp_path / name, check=1)
     assert "cannot be written" in error["detail"] and why in error["detail"]
+
+
+def test_image_leaves_no_half_of_a_picture(photo, tmp_path):
+    def small_files():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+
+    for name in ("seen.png", "seen.ppm"):
+        waste_error("image", photo, "--out", tmp_path / name, check=1, preexec_fn=small_files)
+        assert not (tmp_path / name).exists()
+
+
+def test_image_does_not_write_over_what_it_reads(photo, tmp_path):
+    before = photo.read_bytes()
+    (tmp_path / "other").symlink_to(photo)
+    for out in (photo, tmp_path / "other"):
+        assert "that is to be read" in waste_error("image", photo, "--out", out, check=2)["detail"]
+    assert photo.read_bytes() == before
 
 
 def test_image_follows_the_rule_of_a_model(photo, seeing):

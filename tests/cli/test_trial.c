@@ -3,12 +3,14 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
 
 #include "cli/bench/trial.h"
+#include "cli/term.h"
 
 #define N_ELEMS(a) (sizeof(a) / sizeof((a)[0]))
 
@@ -19,6 +21,7 @@ struct fake { /* an arm whose samples are written down */
     double value[ROUNDS_MAX];
     uint64_t digest[ROUNDS_MAX]; /* 0: none */
     unsigned fails_from;         /* round; ROUNDS_MAX: never */
+    unsigned interrupted_in;     /* 1, 2, ...; 0: no round */
     const char *invalid;
 };
 
@@ -29,6 +32,8 @@ static int run_fake(void *context, unsigned round, struct sample *out, struct er
     const struct fake *f = context;
 
     order[strlen(order)] = f->name;
+    if (round + 1 == f->interrupted_in)
+        raise(SIGINT);
     if (round >= f->fails_from)
         return err_set(e, ERR_IO, "round %u is too much", round);
     out->value[0] = f->value[round];
@@ -119,6 +124,43 @@ static void an_arm_that_fails_is_not_run_again_and_the_others_are(void **unused)
     free(t);
 }
 
+static void an_interrupt_ends_the_rounds_and_keeps_their_samples(void **unused)
+{
+    struct fake f[] = {{.name = 'A', .fails_from = ROUNDS_MAX, .value = {5, 6}},
+                       {.name = 'B', .fails_from = 1, .value = {1}, .interrupted_in = 2},
+                       {.name = 'C', .fails_from = ROUNDS_MAX, .value = {7, 8}}};
+    struct trial *t = trial_of(f, 3, 3);
+    struct term term;
+
+    (void)unused;
+    term_open(&term);
+    assert_false(trial_run(t));
+    term_go_on();
+    assert_string_equal(order, "ABCAB");
+    assert_int_equal(t->arm[0].n, 2);
+    assert_int_equal(t->arm[1].n, 1);
+    assert_int_equal(t->arm[1].state, ARM_VALID); /* what the interrupt broke is no failure */
+    assert_int_equal(t->arm[2].n, 1);
+    free(t);
+}
+
+static void an_arm_that_an_interrupt_left_without_a_sample_is_absent(void **unused)
+{
+    struct fake f[] = {{.name = 'A', .fails_from = ROUNDS_MAX, .value = {5}, .interrupted_in = 1},
+                       {.name = 'B', .fails_from = ROUNDS_MAX, .value = {1}}};
+    struct trial *t = trial_of(f, 2, 1);
+    struct term term;
+
+    (void)unused;
+    term_open(&term);
+    assert_false(trial_run(t));
+    term_go_on();
+    assert_int_equal(t->arm[0].n, 1); /* it was taken */
+    assert_int_equal(t->arm[1].state, ARM_ABSENT);
+    assert_string_equal(t->arm[1].why, "interrupted before its first sample");
+    free(t);
+}
+
 static void one_sample_that_is_called_invalid_is_enough(void **unused)
 {
     struct fake f[] = {{.name = 'A', .fails_from = ROUNDS_MAX, .value = {7, 7}, .invalid = "faked"},
@@ -191,6 +233,8 @@ int main(void)
         cmocka_unit_test(another_digest_makes_an_arm_invalid),
         cmocka_unit_test(digests_are_compared_within_a_group),
         cmocka_unit_test(an_arm_that_fails_is_not_run_again_and_the_others_are),
+        cmocka_unit_test(an_interrupt_ends_the_rounds_and_keeps_their_samples),
+        cmocka_unit_test(an_arm_that_an_interrupt_left_without_a_sample_is_absent),
         cmocka_unit_test(one_sample_that_is_called_invalid_is_enough),
         cmocka_unit_test(the_ceiling_is_the_lowest_roof_or_the_best_other_program),
         cmocka_unit_test(spreads_are_medians_and_quartiles_of_what_is_a_number),

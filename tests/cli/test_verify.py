@@ -71,6 +71,11 @@ def test_verify_of_a_missing_bank_is_exit_1(copy):
     assert value["bad"] == 1 and value["records"] == 15 and value["errors"][0]["layer"] == 3
 
 
+def test_options_of_one_of_the_two_ways_are_refused_with_the_other(kimi, tmp_path):
+    for args in (["--sample", 2], ["--all"], ["--headers", "--against", tmp_path]):
+        assert "--against" in waste_error("verify", kimi, *args, check=2)["detail"]
+
+
 @pytest.mark.parametrize("name", ["trunk.bin", "codebooks.bin"])
 @pytest.mark.parametrize("cut", [True, False])
 def test_verify_looks_at_the_experts_even_without_the_rest(copy, name, cut):
