@@ -6,10 +6,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/machine.h"
+#include "expertfs/codebook.h"
+#include "expertfs/container.h"
 #include "expertfs/quantise.h"
 #include "model/convert_state.h"
 
@@ -78,12 +81,34 @@ static int name_it(struct convert *cv, struct err *e)
     return cv->identity ? 0 : err_set(e, ERR_NOMEM, "%s", o->dir);
 }
 
+/* Locked before anything is looked at, when shards are to be deleted: of two conversions each could
+ * delete what the other has not read yet, and once both are killed neither could go on. */
+static int open_source(struct convert *cv, struct err *e)
+{
+    const char *dir = cv->o.source;
+
+    cv->dirfd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (cv->dirfd < 0)
+        return err_sys(e, errno, "%s", dir);
+    if (cv->o.reclaim == RECLAIM_ON && flock(cv->dirfd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)
+        return err_set(e, ERR_BUSY,
+                       "%s: another process is at work there, a download or a conversion with "
+                       "--reclaim; run it again when that has ended",
+                       dir);
+    return checkpoint_open(&cv->source, dir, e);
+}
+
+static int look_in(struct unfinished *out, const struct convert *cv, struct err *e)
+{
+    return unfinished_look(out, cv->o.dir, state_file, member, cv->identity, "not by waste convert",
+                           e);
+}
+
 static int look_at_directory(struct convert *cv, struct err *e)
 {
     const json_t *known = NULL;
 
-    if (unfinished_look(&cv->before, cv->o.dir, state_file, member, cv->identity,
-                        "not by waste convert", e))
+    if (look_in(&cv->before, cv, e))
         return e->code;
     if (cv->before.found == FOUND_NOTHING && cv->o.resume)
         return err_set(e, ERR_ARG, "%s: no unfinished conversion is there", cv->o.dir);
@@ -172,18 +197,12 @@ int convert_open(struct convert **out, const struct convert_options *o, struct e
     cv->o = *o;
     fill_in(&cv->o);
     w = (struct trunk_widths){.bits = cv->o.trunk_bits, .router = cv->o.router_bits};
-    if (checkpoint_open(&cv->source, o->source, e)) {
-        convert_close(cv);
-        return e->code;
-    }
-    cv->dirfd = open(o->source, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (cv->dirfd < 0)
-        err_sys(e, errno, "%s", o->source);
-    else if (!read_release(cv, e) && !name_it(cv, e) && !look_at_directory(cv, e) &&
-             !tensor_map_init(&cv->map, cv->source, &cv->release, &cv->hp, &w,
-                              json_object_get(cv->before.state, "trunk"), e) &&
-             !make_plan(cv, e) && !read_files(cv, e) &&
-             !reclaim_open(&cv->reclaim, cv->source, &cv->map, cv->shards, o->dir, o->reclaim, e)) {
+    if (!open_source(cv, e) && !read_release(cv, e) && !name_it(cv, e) &&
+        !look_at_directory(cv, e) &&
+        !tensor_map_init(&cv->map, cv->source, &cv->release, &cv->hp, &w,
+                         json_object_get(cv->before.state, "trunk"), e) &&
+        !make_plan(cv, e) && !read_files(cv, e) &&
+        !reclaim_open(&cv->reclaim, cv->source, &cv->map, cv->shards, o->dir, o->reclaim, e)) {
         *out = cv;
         return 0;
     }
@@ -446,17 +465,31 @@ static uint64_t bytes_left(const struct convert *cv)
     return left;
 }
 
-/* Shards that go make room, where both are on one disk: then two banks are enough, as a bank is
- * never larger than what it is made of. */
+/* The most that is taken at one time where each shard that goes makes room. */
+static uint64_t most_at_once(const struct convert *cv)
+{
+    bool trunk = writer_file_bytes(cv->writer, "trunk.bin") == cv->plan.trunk_bytes;
+    uint64_t written = trunk ? 0 : cv->plan.trunk_bytes, most = written;
+    uint64_t freed = reclaim_frees(cv->reclaim, RECLAIM_TRUNK);
+
+    for (unsigned l = cv->map.first_dense; cv->map.n_experts && l < cv->map.n_layers; l++) {
+        written += convert_bank_there(cv, l) ? 0 : cv->plan.bank_bytes;
+        if (written > freed && written - freed > most)
+            most = written - freed;
+        freed += reclaim_frees(cv->reclaim, (int)l);
+    }
+    return most;
+}
+
 static int check_space(const struct convert *cv, struct err *e)
 {
     const struct convert_plan *p = &cv->plan;
-    uint64_t need = bytes_left(cv), least = p->trunk_bytes + 2 * p->bank_bytes;
+    uint64_t need = bytes_left(cv);
     struct stat from, to;
 
     if (cv->o.reclaim == RECLAIM_ON && !fstat(cv->dirfd, &from) && !stat(cv->o.dir, &to) &&
-        from.st_dev == to.st_dev && least < need)
-        need = least;
+        from.st_dev == to.st_dev)
+        need = most_at_once(cv);
     return writer_check_space(cv->writer, need + p->side_bytes + 2 * p->codebook_bytes, e);
 }
 
@@ -526,6 +559,24 @@ static int open_writer(struct convert *cv, struct err *e)
     return writer_open(&cv->writer, cv->o.dir, &o, e);
 }
 
+/* It was looked at before it was locked: what another run did in between must not be written over.
+ */
+static int check_directory(const struct convert *cv, struct err *e)
+{
+    struct unfinished now;
+    bool same;
+
+    if (look_in(&now, cv, e))
+        return e->code;
+    same = now.found == cv->before.found &&
+           (now.found == FOUND_NOTHING || json_equal(now.state, cv->before.state));
+    json_decref(now.state);
+    return same ? 0
+                : err_set(e, ERR_BUSY,
+                          "%s: another run was at work there until now; run it again to go on",
+                          cv->o.dir);
+}
+
 static void note_readers(struct convert *cv)
 {
     if (cv->o.index_bits == 6)
@@ -537,8 +588,9 @@ static int make_all(struct convert *cv, const json_t *extra, struct err *e)
 {
     int bad;
 
-    if (open_writer(cv, e) || list_trunk(cv, e) || writer_check_manifest(cv->writer, extra, e) ||
-        check_shards(cv, e) || check_space(cv, e) || take_memory(cv, e))
+    if (open_writer(cv, e) || check_directory(cv, e) || list_trunk(cv, e) ||
+        writer_check_manifest(cv->writer, extra, e) || check_shards(cv, e) || check_space(cv, e) ||
+        take_memory(cv, e))
         return e->code;
     atomic_store(&cv->progress->total, bytes_left(cv)); /* from here on something is written */
     note_readers(cv);
@@ -549,10 +601,40 @@ static int make_all(struct convert *cv, const json_t *extra, struct err *e)
     for (unsigned l = cv->map.first_dense; cv->map.n_experts && l < cv->map.n_layers; l++)
         if (convert_layer(cv, l, e))
             return e->code;
+    if (!cv->o.buffered && !writer_direct(cv->writer))
+        notice_add(&cv->result.notices, "banks were written through the page cache: this file "
+                                        "system takes no direct writes");
     bad = writer_finish(cv->writer, extra, e);
     if (!bad)
         writer_remove(cv->writer, state_file);
     return bad;
+}
+
+/* Nothing that the manifest lists is missing, or of another size. */
+static int open_complete(const struct convert *cv, struct err *e)
+{
+    const struct container_options o = {.direct = false};
+    struct codebooks *books;
+    struct container *k;
+    int bad;
+
+    if (container_open(&k, cv->o.dir, &o, e))
+        return e->code;
+    bad = codebooks_open(&books, k, NULL, e);
+    if (!bad)
+        codebooks_close(books);
+    container_close(k);
+    return bad;
+}
+
+static int check_complete(const struct convert *cv, struct err *e)
+{
+    if (open_complete(cv, e))
+        return err_wrap(e,
+                        "%s: finished before, but it does not open now (restore what is named, or "
+                        "convert into another directory)",
+                        cv->o.dir);
+    return 0;
 }
 
 /* Killed between the last two steps: what only an unfinished container has is still there. */
@@ -581,7 +663,9 @@ int convert_run(struct convert *cv, struct progress *progress, struct convert_re
     kernels_init(&cv->kernels, cv->o.cpu, PROFILE_F32);
     progress_begin(cv->progress, PHASE_CONVERT, 0);
     if (cv->plan.complete) {
-        tidy(cv);
+        bad = check_complete(cv, e);
+        if (!bad)
+            tidy(cv);
     } else {
         json_t *extra = json_pack("{s:O, s:O}", member, cv->identity, shards_member, cv->shards);
         unsigned before = fp_begin();
