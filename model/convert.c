@@ -372,15 +372,16 @@ const struct source_tensor *convert_layer_gone(const struct convert *cv, unsigne
 }
 
 int convert_discard(struct convert *cv, const char *name, const struct source_tensor *gone,
-                    struct err *e)
+                    const char *why, struct err *e)
 {
     uint64_t bytes = writer_file_bytes(cv->writer, name);
 
     if (gone)
         return err_set(e, ERR_CORRUPT,
                        "%s: %s or its codebooks are damaged, and shard %s, which it is made of, "
-                       "was reclaimed; fetch the release again",
-                       cv->o.dir, name, checkpoint_shard(cv->source, gone->shard));
+                       "was reclaimed; fetch the release again%s%s",
+                       cv->o.dir, name, checkpoint_shard(cv->source, gone->shard),
+                       *why ? ". Reading it: " : "", why);
     if (bytes)
         atomic_fetch_add(&cv->progress->total, bytes);
     writer_remove(cv->writer, name);
@@ -404,7 +405,7 @@ static void sum_text(char *out, size_t n, uint64_t sum)
     snprintf(out, n, "%016llx", (unsigned long long)sum);
 }
 
-/* Does all of trunk.bin read back as it was written? ERR_CANCELLED. */
+/* Does all of trunk.bin read back as it was written? An error: it cannot be read; or cancelled. */
 static int check_trunk(struct convert *cv, bool *sound, struct err *e)
 {
     char text[sizeof(cv->trunk_sum)];
@@ -417,14 +418,14 @@ static int check_trunk(struct convert *cv, bool *sound, struct err *e)
     bad = work_all(cv->team, cv->map.n_trunk, read_tensor_sum, cv, cv->progress, e);
     sum_text(text, sizeof(text), atomic_load(&cv->sum_read));
     *sound = !bad && !strcmp(text, cv->trunk_sum);
-    return bad == ERR_CANCELLED ? bad : 0;
+    return bad;
 }
 
-static int write_trunk(struct convert *cv, struct err *e)
+static int write_trunk(struct convert *cv, const char *why, struct err *e)
 {
     bool sound = true;
 
-    if (convert_discard(cv, "trunk.bin", trunk_gone(cv), e))
+    if (convert_discard(cv, "trunk.bin", trunk_gone(cv), why, e))
         return e->code;
     span_chunks(cv);
     if (writer_trunk_begin(cv->writer, e) ||
@@ -442,9 +443,15 @@ static int write_trunk(struct convert *cv, struct err *e)
 
 static int make_trunk(struct convert *cv, struct err *e)
 {
+    char why[sizeof(e->text)] = "";
     bool sound;
+    int bad = check_trunk(cv, &sound, e);
 
-    if (check_trunk(cv, &sound, e) || (!sound && write_trunk(cv, e)))
+    if (bad == ERR_CANCELLED)
+        return bad;
+    if (bad)
+        memcpy(why, e->text, sizeof(why));
+    if (!sound && write_trunk(cv, why, e))
         return e->code;
     if (sound)
         writer_trunk_keep(cv->writer);
