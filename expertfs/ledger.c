@@ -2,43 +2,27 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <limits.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/types.h>
 #include <unistd.h>
 
-#include "storage/file.h"
+#include "base/slurp.h"
 
 enum { LEDGER_BYTES_MAX = 1 << 20 };
 
 int ledger_read(char **out, int dirfd, const char *ledger, struct err *e)
 {
-    struct file f;
     char *text;
+    size_t n;
 
-    *out = NULL;
-    if (no_such_entry(dirfd, ledger))
-        return 0;
-    if (file_open(&f, dirfd, ledger, false, e))
+    if (slurp(&text, &n, dirfd, ledger, LEDGER_BYTES_MAX, e))
         return e->code;
-    text = f.bytes <= LEDGER_BYTES_MAX ? calloc(1, f.bytes + 1) : NULL;
-    if (f.bytes > LEDGER_BYTES_MAX)
-        err_set(e, ERR_LIMIT, "%s: size %" PRIu64 " out of range", ledger, f.bytes);
-    else if (!text)
-        err_set(e, ERR_NOMEM, "%s: %" PRIu64 " bytes", ledger, f.bytes);
-    else if (!file_read(&f, text, f.bytes, 0, e)) {
-        for (uint64_t i = 0; i < f.bytes; i++)
-            if (!text[i])
-                text[i] = '\n';
-        file_close(&f);
-        *out = text;
-        return 0;
-    }
-    file_close(&f);
-    free(text);
-    return e->code;
+    for (size_t i = 0; text && i < n; i++)
+        if (!text[i])
+            text[i] = '\n';
+    *out = text;
+    return 0;
 }
 
 bool ledger_lists(const char *text, const char *name)
