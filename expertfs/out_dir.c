@@ -55,7 +55,8 @@ int out_check_space(const struct out_dir *d, uint64_t need, struct err *e)
 
     if (fstatvfs(d->fd, &v))
         return err_sys(e, errno, "%s: asking for free space", d->path);
-    if ((uint64_t)v.f_bavail * v.f_frsize >= need)
+    /* ramfs and some of FUSE do not say how large they are. */
+    if (!v.f_blocks || (uint64_t)v.f_bavail * v.f_frsize >= need)
         return 0;
     space_text(d, &v, need, text, sizeof(text));
     return err_set(e, ERR_IO, "%s: %s", d->path, text);
@@ -68,7 +69,12 @@ static int write_failed(const struct out_dir *d, int errnum, const char *name, c
     struct statvfs v;
     char text[384];
 
-    if (errnum != ENOSPC || fstatvfs(d->fd, &v))
+    if (errnum == EFBIG)
+        return err_set(e, ERR_IO,
+                       "%s: %s: %s: the file system of %s, or a limit (ulimit -f), has room for "
+                       "smaller files only; use another",
+                       name, doing, strerror(errnum), d->path);
+    if ((errnum != ENOSPC && errnum != EDQUOT) || fstatvfs(d->fd, &v))
         return err_sys(e, errnum, "%s: %s", name, doing);
     if (v.f_files && !v.f_favail)
         snprintf(text, sizeof(text), "the volume has all the files that it can have");
@@ -118,6 +124,19 @@ int out_create(const struct out_dir *d, const char *name, int flags, int *fd, st
     if (*fd < 0)
         return write_failed(d, errno, name, "creating", 1, e);
     return 0;
+}
+
+int out_reopen(const struct out_dir *d, int fd, const char *name, struct err *e)
+{
+    char tmp[TMP_BYTES];
+    int again, bad;
+
+    temporary(tmp, name);
+    again = openat(d->fd, tmp, O_WRONLY | O_CLOEXEC);
+    bad = again < 0 || dup2(again, fd) < 0 || fcntl(fd, F_SETFD, FD_CLOEXEC) ? errno : 0;
+    if (again >= 0)
+        close(again);
+    return bad ? write_failed(d, bad, name, "opening it again", 1, e) : 0;
 }
 
 int out_reserve(const struct out_dir *d, int fd, uint64_t bytes, const char *name, struct err *e)
@@ -210,6 +229,27 @@ int out_publish(const struct out_dir *d, const char *name, int fd, struct err *e
 int out_publish_unsynced(const struct out_dir *d, const char *name, int fd, struct err *e)
 {
     return publish(d, name, fd, false, e);
+}
+
+int out_sync(const struct out_dir *d, struct err *e)
+{
+    if (fsync(d->fd) && errno != EINVAL) /* some file systems cannot sync a directory */
+        return err_sys(e, errno, "%s: syncing the directory", d->path);
+    return 0;
+}
+
+int out_sync_name(const struct out_dir *d, struct err *e)
+{
+    struct out_dir up = {d->path, openat(d->fd, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
+    int bad;
+
+    if (up.fd < 0 && errno == EACCES) /* may be searched and not read */
+        return 0;
+    if (up.fd < 0)
+        return err_sys(e, errno, "%s/..", d->path);
+    bad = out_sync(&up, e);
+    close(up.fd);
+    return bad;
 }
 
 int out_parent_open(struct out_dir *d, const char *path, const char **name, struct err *e)

@@ -34,6 +34,10 @@ int out_file(const struct out_dir *d, const char *name, const void *bytes, uint6
 
 /* A large one in steps. flags: of open, beside those for writing. */
 int out_create(const struct out_dir *d, const char *name, int flags, int *fd, struct err *e);
+/* It was created with O_DIRECT, which the file system took and does not mean: the same file
+ * without, under the same descriptor. Clearing the flag is not enough where a process behind FUSE
+ * has it. */
+int out_reopen(const struct out_dir *d, int fd, const char *name, struct err *e);
 /* All the room at once: a full disk shows before hours of work, and the file lies in few pieces.
  * Not every file system can. */
 int out_reserve(const struct out_dir *d, int fd, uint64_t bytes, const char *name, struct err *e);
@@ -49,6 +53,13 @@ int out_settle(const struct out_dir *d, int fd, uint64_t at, uint64_t n, const c
 int out_publish(const struct out_dir *d, const char *name, int fd, struct err *e);
 /* The same without waiting for the disk: after a loss of power the file may be there and empty. */
 int out_publish_unsynced(const struct out_dir *d, const char *name, int fd, struct err *e);
+
+/* Names that were added to the directory, or taken from it, last from here on. Where a file system
+ * cannot do that, nothing is done. */
+int out_sync(const struct out_dir *d, struct err *e);
+/* So does its own name, which mkdir alone does not promise: before what it holds becomes the only
+ * copy. Nothing is done where the parent cannot be read. */
+int out_sync_name(const struct out_dir *d, struct err *e);
 
 uint64_t out_bytes(const struct out_dir *d, const char *name); /* 0: no regular file is there */
 void out_remove(const struct out_dir *d, const char *name);

@@ -199,7 +199,7 @@ static int drive_begin(struct mover *v, unsigned d, struct err *e)
     if (v->drive_fd[d] < 0)
         return err_sys(e, errno, "%.200s", v->p.dir[d]);
     to = dir_of(v, d);
-    return placement_mark_dir(&v->p, d, &to, v->home, e);
+    return out_sync_name(&to, e) || placement_mark_dir(&v->p, d, &to, v->home, e) ? e->code : 0;
 }
 
 /* Take the marks off; what cannot be removed now does no harm. */

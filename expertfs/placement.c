@@ -175,9 +175,9 @@ int placement_write(const struct placement *p, const struct out_dir *d, struct e
     if (!p->n) {
         json_decref(drives);
         json_decref(layers);
-        if ((unlinkat(d->fd, MAP, 0) && errno != ENOENT) || fsync(d->fd))
+        if (unlinkat(d->fd, MAP, 0) && errno != ENOENT)
             return err_sys(e, errno, "%s", MAP);
-        return 0;
+        return out_sync(d, e);
     }
     for (unsigned i = 0; i < p->n; i++)
         json_array_append_new(drives,

@@ -7,8 +7,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include "expertfs/ledger.h"
 #include "expertfs/manifest.h"
 #include "expertfs/shard.h"
 #include "expertfs/widen.h"
@@ -18,11 +20,12 @@
 #define CONFIG_BYTES_MAX ((size_t)16 << 20)
 #define INDEX_BYTES_MAX  ((size_t)512 << 20)
 
-enum { STATE_BYTES_MAX = 1 << 20, BLOCK_MAX = 1 << 20 };
+enum { BLOCK_MAX = 1 << 20 };
 
 struct shard {
     const char *name;
     struct file file;
+    struct stat then; /* when it was opened */
     bool present;
 };
 
@@ -33,6 +36,7 @@ struct entry {
 
 struct checkpoint {
     char *dir;
+    bool indexed;
     json_t *config;
     char *names; /* of tensors and shards, one after another */
     struct shard *shard;
@@ -76,48 +80,6 @@ static struct stored *find_stored(const struct checkpoint *c, const char *base, 
     return bsearch(&key, c->stored, c->n_stored, sizeof(key), stored_by_name);
 }
 
-/* The small text `name` below dirfd, or NULL where there is none; the caller frees. */
-static int state_read(char **out, int dirfd, const char *name, struct err *e)
-{
-    struct file f;
-    char *text;
-
-    *out = NULL;
-    if (!exists(dirfd, name))
-        return 0;
-    if (file_open(&f, dirfd, name, false, e))
-        return e->code;
-    text = f.bytes <= STATE_BYTES_MAX ? calloc(1, f.bytes + 1) : NULL;
-    if (f.bytes > STATE_BYTES_MAX)
-        err_set(e, ERR_LIMIT, "%s: size %" PRIu64 " out of range", name, f.bytes);
-    else if (!text)
-        err_set(e, ERR_NOMEM, "%s: %" PRIu64 " bytes", name, f.bytes);
-    else if (!file_read(&f, text, f.bytes, 0, e)) {
-        file_close(&f);
-        *out = text;
-        return 0;
-    }
-    file_close(&f);
-    free(text);
-    return e->code;
-}
-
-/* Whether `name` is a line of the text, whatever ends its lines. */
-static bool state_lists(const char *text, const char *name)
-{
-    size_t n = strlen(name);
-
-    while (text && *text) {
-        size_t line = strcspn(text, "\r\n");
-
-        if (line == n && !memcmp(text, name, n))
-            return true;
-        text += line;
-        text += strspn(text, "\r\n");
-    }
-    return false;
-}
-
 /* What the index lists for a shard is taken from its header. */
 static int shard_take(struct checkpoint *c, unsigned i, struct err *e)
 {
@@ -148,25 +110,27 @@ static int shard_open(struct checkpoint *c, unsigned i, int dirfd, const char *v
     struct shard *s = &c->shard[i];
 
     if (!exists(dirfd, s->name)) {
-        if (state_lists(reclaimed, s->name))
+        if (ledger_lists(reclaimed, s->name))
             return 0;
         return err_set(e, ERR_IO, "%s: not found; finish the download first", s->name);
     }
-    if (verified && !state_lists(verified, s->name))
+    if (verified && !ledger_lists(verified, s->name))
         return err_set(e, ERR_IO,
                        "%s: not verified yet (not in .download-state); finish the download first",
                        s->name);
     if (file_open(&s->file, dirfd, s->name, true, e))
         return e->code;
     s->present = true;
+    if (fstat(s->file.buffered, &s->then))
+        return err_sys(e, errno, "%s", s->name);
     return shard_take(c, i, e);
 }
 
 static int shards_open(struct checkpoint *c, int dirfd, struct err *e)
 {
     char *verified = NULL, *reclaimed = NULL;
-    int code = state_read(&verified, dirfd, ".download-state", e) ||
-                       state_read(&reclaimed, dirfd, ".reclaimed", e)
+    int code = ledger_read(&verified, dirfd, ".download-state", e) ||
+                       ledger_read(&reclaimed, dirfd, ".reclaimed", e)
                    ? e->code
                    : 0;
 
@@ -312,6 +276,7 @@ static int index_read(struct checkpoint *c, int dirfd, struct err *e)
 
     if (weight_map(&map, dirfd, c->dir, e))
         return e->code;
+    c->indexed = exists(dirfd, INDEX_FILE);
     shards = json_object();
     if (!shards)
         code = err_set(e, ERR_NOMEM, INDEX_FILE);
@@ -599,6 +564,11 @@ unsigned checkpoint_n_shards(const struct checkpoint *c)
     return c->n_shards;
 }
 
+bool checkpoint_indexed(const struct checkpoint *c)
+{
+    return c->indexed;
+}
+
 const char *checkpoint_shard(const struct checkpoint *c, unsigned shard)
 {
     assert(shard < c->n_shards);
@@ -609,6 +579,21 @@ bool checkpoint_shard_present(const struct checkpoint *c, unsigned shard)
 {
     assert(shard < c->n_shards);
     return c->shard[shard].present;
+}
+
+static bool same_file(const struct stat *a, const struct stat *b)
+{
+    return a->st_dev == b->st_dev && a->st_ino == b->st_ino && a->st_size == b->st_size &&
+           a->st_ctim.tv_sec == b->st_ctim.tv_sec && a->st_ctim.tv_nsec == b->st_ctim.tv_nsec;
+}
+
+bool checkpoint_shard_untouched(const struct checkpoint *c, unsigned shard, int dirfd)
+{
+    const struct shard *s = &c->shard[shard];
+    struct stat now;
+
+    assert(shard < c->n_shards && s->present);
+    return !fstatat(dirfd, s->name, &now, 0) && same_file(&now, &s->then);
 }
 
 void checkpoint_shard_close(struct checkpoint *c, unsigned shard)

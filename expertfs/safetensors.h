@@ -52,9 +52,14 @@ const struct source_tensor *checkpoint_tensor(const struct checkpoint *c, unsign
 const struct source_tensor *checkpoint_find(const struct checkpoint *c,
                                             const char *name); /* or NULL */
 
+/* Does an index name its tensors, so that they are known of a shard that is gone? */
+bool checkpoint_indexed(const struct checkpoint *c);
 unsigned checkpoint_n_shards(const struct checkpoint *c); /* ascending byte order of names */
 const char *checkpoint_shard(const struct checkpoint *c, unsigned shard);
 bool checkpoint_shard_present(const struct checkpoint *c, unsigned shard); /* false: reclaimed */
+/* Is the file of this name below dirfd, which is the checkpoint's directory, the one that was
+ * opened, and has nobody written to it since? Of one that is present. */
+bool checkpoint_shard_untouched(const struct checkpoint *c, unsigned shard, int dirfd);
 /* It is about to be deleted: from here on it is not present, and nobody may be reading from it. */
 void checkpoint_shard_close(struct checkpoint *c, unsigned shard);
 

@@ -491,8 +491,8 @@ int synth_run(const struct synth_options *o, struct progress *progress, struct s
     bad = choose_shape(&shape, o, e) || synth_weights_init(&s->weights, &shape, o->seed, e) ||
           make_plan(&s->plan, &s->weights, e) || name_it(s, e) || look_at_directory(s, e);
     progress_begin(s->progress, PHASE_SYNTH, s->plan.total_bytes);
-    if (!bad && !s->result.was_complete)
-        bad = open_writer(s, e) || make_all(s, e);
+    if (!bad && !s->result.was_complete) /* again: another run may have ended before the lock */
+        bad = open_writer(s, e) || look_at_directory(s, e) || make_all(s, e);
     s->result.bytes = atomic_load(&s->progress->bytes);
     if (!bad && result)
         *result = s->result;

@@ -159,6 +159,11 @@ const struct record_layout *writer_record_layout(const struct writer *w)
     return w->n_experts ? &w->record : NULL;
 }
 
+bool writer_direct(const struct writer *w)
+{
+    return w->direct && !atomic_load(&w->refused);
+}
+
 bool writer_bank_keep(struct writer *w, unsigned layer)
 {
     const unsigned ends[2] = {0, w->n_experts - 1};
@@ -199,6 +204,8 @@ int writer_bank_begin(struct writer *w, unsigned layer, struct err *e)
     if (w->direct && out_create(&w->out, name, O_DIRECT, &fd, e) && e->code != ERR_IO)
         return err_wrap(e, "%s", w->dir);
 #endif
+    if (fd < 0 && w->direct)
+        atomic_store(&w->refused, true);
     if (fd < 0 && out_create(&w->out, name, 0, &fd, e))
         return err_wrap(e, "%s", w->dir);
     if (out_reserve(&w->out, fd, bytes, name, e)) {
@@ -222,12 +229,11 @@ int writer_record(struct writer *w, unsigned layer, unsigned expert, uint8_t *by
     bad = out_write(&w->out, b->fd, bytes, w->record.bytes, (uint64_t)expert * w->record.bytes,
                     name, e);
 #ifdef O_DIRECT
-    if (bad && w->direct && errno == EINVAL) { /* opened, but refused: overlay, odd sectors */
-        int flags = fcntl(b->fd, F_GETFL);
-
-        if (flags >= 0 && !fcntl(b->fd, F_SETFL, flags & ~O_DIRECT))
-            bad = out_write(&w->out, b->fd, bytes, w->record.bytes,
-                            (uint64_t)expert * w->record.bytes, name, e);
+    if (bad && w->direct && errno == EINVAL) { /* opened, but refused: FUSE, odd sectors */
+        atomic_store(&w->refused, true);
+        bad = out_reopen(&w->out, b->fd, name, e) ||
+              out_write(&w->out, b->fd, bytes, w->record.bytes, (uint64_t)expert * w->record.bytes,
+                        name, e);
     }
 #endif
     if (bad)
@@ -342,7 +348,7 @@ static int take_directory(struct writer *w, struct err *e)
     if (!fstatat(w->out.fd, "manifest.json", &st, AT_SYMLINK_NOFOLLOW))
         return err_set(e, ERR_ARG, "%s: is a container already", w->dir);
     remove_temporaries(w);
-    return 0;
+    return out_sync_name(&w->out, e);
 }
 
 int writer_open(struct writer **out, const char *dir, const struct writer_options *o, struct err *e)

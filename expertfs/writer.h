@@ -34,6 +34,8 @@ struct writer_options {
  * has a manifest. ERR_BUSY: another process holds it. */
 int writer_open(struct writer **out, const char *dir, const struct writer_options *o,
                 struct err *e);
+/* Were all banks so far written past the page cache? False also where nobody asked for it. */
+bool writer_direct(const struct writer *w);
 /* NULL-safe. Without writer_finish before it: temporaries are removed, finished files stay. */
 void writer_close(struct writer *w);
 

@@ -34,7 +34,9 @@ struct writer {
     struct out_dir out;
     json_t *config;
     char *arch, *prefix;
-    bool direct, made_directory, locked, finished;
+    bool direct;         /* asked for */
+    atomic_bool refused; /* the file system does not take it */
+    bool made_directory, locked, finished;
     uint32_t stages, entries, index_bits;
     unsigned n_layers, first_dense, n_experts;
     struct record_layout record;

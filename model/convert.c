@@ -6,11 +6,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/machine.h"
 #include "base/slurp.h"
+#include "expertfs/codebook.h"
+#include "expertfs/container.h"
 #include "expertfs/quantise.h"
 #include "model/convert_state.h"
 
@@ -79,12 +82,34 @@ static int name_it(struct convert *cv, struct err *e)
     return cv->identity ? 0 : err_set(e, ERR_NOMEM, "%s", o->dir);
 }
 
+/* Locked before anything is looked at, when shards are to be deleted: of two conversions each could
+ * delete what the other has not read yet, and once both are killed neither could go on. */
+static int open_source(struct convert *cv, struct err *e)
+{
+    const char *dir = cv->o.source;
+
+    cv->dirfd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (cv->dirfd < 0)
+        return err_sys(e, errno, "%s", dir);
+    if (cv->o.reclaim == RECLAIM_ON && flock(cv->dirfd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)
+        return err_set(e, ERR_BUSY,
+                       "%s: another process is at work there, a download or a conversion with "
+                       "--reclaim; run it again when that has ended",
+                       dir);
+    return checkpoint_open(&cv->source, dir, e);
+}
+
+static int look_in(struct unfinished *out, const struct convert *cv, struct err *e)
+{
+    return unfinished_look(out, cv->o.dir, state_file, member, cv->identity, "not by waste convert",
+                           e);
+}
+
 static int look_at_directory(struct convert *cv, struct err *e)
 {
     const json_t *known = NULL;
 
-    if (unfinished_look(&cv->before, cv->o.dir, state_file, member, cv->identity,
-                        "not by waste convert", e))
+    if (look_in(&cv->before, cv, e))
         return e->code;
     if (cv->before.found == FOUND_NOTHING && cv->o.resume)
         return err_set(e, ERR_ARG, "%s: no unfinished conversion is there", cv->o.dir);
@@ -173,18 +198,12 @@ int convert_open(struct convert **out, const struct convert_options *o, struct e
     cv->o = *o;
     fill_in(&cv->o);
     w = (struct trunk_widths){.bits = cv->o.trunk_bits, .router = cv->o.router_bits};
-    if (checkpoint_open(&cv->source, o->source, e)) {
-        convert_close(cv);
-        return e->code;
-    }
-    cv->dirfd = open(o->source, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (cv->dirfd < 0)
-        err_sys(e, errno, "%s", o->source);
-    else if (!read_release(cv, e) && !name_it(cv, e) && !look_at_directory(cv, e) &&
-             !tensor_map_init(&cv->map, cv->source, &cv->release, &cv->hp, &w,
-                              json_object_get(cv->before.state, "trunk"), e) &&
-             !make_plan(cv, e) && !read_files(cv, e) &&
-             !reclaim_open(&cv->reclaim, cv->source, &cv->map, cv->shards, o->dir, o->reclaim, e)) {
+    if (!open_source(cv, e) && !read_release(cv, e) && !name_it(cv, e) &&
+        !look_at_directory(cv, e) &&
+        !tensor_map_init(&cv->map, cv->source, &cv->release, &cv->hp, &w,
+                         json_object_get(cv->before.state, "trunk"), e) &&
+        !make_plan(cv, e) && !read_files(cv, e) &&
+        !reclaim_open(&cv->reclaim, cv->source, &cv->map, cv->shards, o->dir, o->reclaim, e)) {
         *out = cv;
         return 0;
     }
@@ -354,15 +373,16 @@ const struct source_tensor *convert_layer_gone(const struct convert *cv, unsigne
 }
 
 int convert_discard(struct convert *cv, const char *name, const struct source_tensor *gone,
-                    struct err *e)
+                    const char *why, struct err *e)
 {
     uint64_t bytes = writer_file_bytes(cv->writer, name);
 
     if (gone)
         return err_set(e, ERR_CORRUPT,
                        "%s: %s or its codebooks are damaged, and shard %s, which it is made of, "
-                       "was reclaimed; fetch the release again",
-                       cv->o.dir, name, checkpoint_shard(cv->source, gone->shard));
+                       "was reclaimed; fetch the release again%s%s",
+                       cv->o.dir, name, checkpoint_shard(cv->source, gone->shard),
+                       *why ? ". Reading it: " : "", why);
     if (bytes)
         atomic_fetch_add(&cv->progress->total, bytes);
     writer_remove(cv->writer, name);
@@ -386,7 +406,7 @@ static void sum_text(char *out, size_t n, uint64_t sum)
     snprintf(out, n, "%016llx", (unsigned long long)sum);
 }
 
-/* Does all of trunk.bin read back as it was written? ERR_CANCELLED. */
+/* Does all of trunk.bin read back as it was written? An error: it cannot be read; or cancelled. */
 static int check_trunk(struct convert *cv, bool *sound, struct err *e)
 {
     char text[sizeof(cv->trunk_sum)];
@@ -399,14 +419,14 @@ static int check_trunk(struct convert *cv, bool *sound, struct err *e)
     bad = work_all(cv->team, cv->map.n_trunk, read_tensor_sum, cv, cv->progress, e);
     sum_text(text, sizeof(text), atomic_load(&cv->sum_read));
     *sound = !bad && !strcmp(text, cv->trunk_sum);
-    return bad == ERR_CANCELLED ? bad : 0;
+    return bad;
 }
 
-static int write_trunk(struct convert *cv, struct err *e)
+static int write_trunk(struct convert *cv, const char *why, struct err *e)
 {
     bool sound = true;
 
-    if (convert_discard(cv, "trunk.bin", trunk_gone(cv), e))
+    if (convert_discard(cv, "trunk.bin", trunk_gone(cv), why, e))
         return e->code;
     span_chunks(cv);
     if (writer_trunk_begin(cv->writer, e) ||
@@ -424,9 +444,15 @@ static int write_trunk(struct convert *cv, struct err *e)
 
 static int make_trunk(struct convert *cv, struct err *e)
 {
+    char why[sizeof(e->text)] = "";
     bool sound;
+    int bad = check_trunk(cv, &sound, e);
 
-    if (check_trunk(cv, &sound, e) || (!sound && write_trunk(cv, e)))
+    if (bad == ERR_CANCELLED)
+        return bad;
+    if (bad)
+        memcpy(why, e->text, sizeof(why));
+    if (!sound && write_trunk(cv, why, e))
         return e->code;
     if (sound)
         writer_trunk_keep(cv->writer);
@@ -447,17 +473,31 @@ static uint64_t bytes_left(const struct convert *cv)
     return left;
 }
 
-/* Shards that go make room, where both are on one disk: then two banks are enough, as a bank is
- * never larger than what it is made of. */
+/* The most that is taken at one time where each shard that goes makes room. */
+static uint64_t most_at_once(const struct convert *cv)
+{
+    bool trunk = writer_file_bytes(cv->writer, "trunk.bin") == cv->plan.trunk_bytes;
+    uint64_t written = trunk ? 0 : cv->plan.trunk_bytes, most = written;
+    uint64_t freed = reclaim_frees(cv->reclaim, RECLAIM_TRUNK);
+
+    for (unsigned l = cv->map.first_dense; cv->map.n_experts && l < cv->map.n_layers; l++) {
+        written += convert_bank_there(cv, l) ? 0 : cv->plan.bank_bytes;
+        if (written > freed && written - freed > most)
+            most = written - freed;
+        freed += reclaim_frees(cv->reclaim, (int)l);
+    }
+    return most;
+}
+
 static int check_space(const struct convert *cv, struct err *e)
 {
     const struct convert_plan *p = &cv->plan;
-    uint64_t need = bytes_left(cv), least = p->trunk_bytes + 2 * p->bank_bytes;
+    uint64_t need = bytes_left(cv);
     struct stat from, to;
 
     if (cv->o.reclaim == RECLAIM_ON && !fstat(cv->dirfd, &from) && !stat(cv->o.dir, &to) &&
-        from.st_dev == to.st_dev && least < need)
-        need = least;
+        from.st_dev == to.st_dev)
+        need = most_at_once(cv);
     return writer_check_space(cv->writer, need + p->side_bytes + 2 * p->codebook_bytes, e);
 }
 
@@ -527,6 +567,24 @@ static int open_writer(struct convert *cv, struct err *e)
     return writer_open(&cv->writer, cv->o.dir, &o, e);
 }
 
+/* It was looked at before it was locked: what another run did in between must not be written over.
+ */
+static int check_directory(const struct convert *cv, struct err *e)
+{
+    struct unfinished now;
+    bool same;
+
+    if (look_in(&now, cv, e))
+        return e->code;
+    same = now.found == cv->before.found &&
+           (now.found == FOUND_NOTHING || json_equal(now.state, cv->before.state));
+    json_decref(now.state);
+    return same ? 0
+                : err_set(e, ERR_BUSY,
+                          "%s: another run was at work there until now; run it again to go on",
+                          cv->o.dir);
+}
+
 static void note_readers(struct convert *cv)
 {
     if (cv->o.index_bits == 6)
@@ -538,8 +596,9 @@ static int make_all(struct convert *cv, const json_t *extra, struct err *e)
 {
     int bad;
 
-    if (open_writer(cv, e) || list_trunk(cv, e) || writer_check_manifest(cv->writer, extra, e) ||
-        check_shards(cv, e) || check_space(cv, e) || take_memory(cv, e))
+    if (open_writer(cv, e) || check_directory(cv, e) || list_trunk(cv, e) ||
+        writer_check_manifest(cv->writer, extra, e) || check_shards(cv, e) || check_space(cv, e) ||
+        take_memory(cv, e))
         return e->code;
     atomic_store(&cv->progress->total, bytes_left(cv)); /* from here on something is written */
     note_readers(cv);
@@ -550,10 +609,40 @@ static int make_all(struct convert *cv, const json_t *extra, struct err *e)
     for (unsigned l = cv->map.first_dense; cv->map.n_experts && l < cv->map.n_layers; l++)
         if (convert_layer(cv, l, e))
             return e->code;
+    if (!cv->o.buffered && !writer_direct(cv->writer))
+        notice_add(&cv->result.notices, "banks were written through the page cache: this file "
+                                        "system takes no direct writes");
     bad = writer_finish(cv->writer, extra, e);
     if (!bad)
         writer_remove(cv->writer, state_file);
     return bad;
+}
+
+/* Nothing that the manifest lists is missing, or of another size. */
+static int open_complete(const struct convert *cv, struct err *e)
+{
+    const struct container_options o = {.direct = false};
+    struct codebooks *books;
+    struct container *k;
+    int bad;
+
+    if (container_open(&k, cv->o.dir, &o, e))
+        return e->code;
+    bad = codebooks_open(&books, k, NULL, e);
+    if (!bad)
+        codebooks_close(books);
+    container_close(k);
+    return bad;
+}
+
+static int check_complete(const struct convert *cv, struct err *e)
+{
+    if (open_complete(cv, e))
+        return err_wrap(e,
+                        "%s: finished before, but it does not open now (restore what is named, or "
+                        "convert into another directory)",
+                        cv->o.dir);
+    return 0;
 }
 
 /* Killed between the last two steps: what only an unfinished container has is still there. */
@@ -582,7 +671,9 @@ int convert_run(struct convert *cv, struct progress *progress, struct convert_re
     kernels_init(&cv->kernels, cv->o.cpu, PROFILE_F32);
     progress_begin(cv->progress, PHASE_CONVERT, 0);
     if (cv->plan.complete) {
-        tidy(cv);
+        bad = check_complete(cv, e);
+        if (!bad)
+            tidy(cv);
     } else {
         json_t *extra = json_pack("{s:O, s:O}", member, cv->identity, shards_member, cv->shards);
         unsigned before = fp_begin();

@@ -227,12 +227,13 @@ static int check_bank(struct convert *cv, unsigned layer, struct err *e)
 }
 
 /* Again with codebooks that are kept: after a kill, or when the bank is damaged. */
-static int write_layer(struct convert *cv, unsigned layer, bool books, struct err *e)
+static int write_layer(struct convert *cv, unsigned layer, bool books, const char *why,
+                       struct err *e)
 {
     char name[32];
 
     if (convert_discard(cv, bank_name(name, sizeof(name), layer), convert_layer_gone(cv, layer),
-                        e) ||
+                        why, e) ||
         make_codebooks(cv, layer, books, e) || make_bank(cv, layer, e))
         return e->code;
     if (cv->o.reclaim != RECLAIM_ON)
@@ -250,13 +251,17 @@ static int write_layer(struct convert *cv, unsigned layer, bool books, struct er
 int convert_layer(struct convert *cv, unsigned layer, struct err *e)
 {
     bool books = writer_codebooks_keep(cv->writer, layer);
-    int bad = books && convert_bank_there(cv, layer) ? check_bank(cv, layer, e) : ERR_IO;
+    bool there = books && convert_bank_there(cv, layer);
+    char why[sizeof(e->text)] = "";
+    int bad = there ? check_bank(cv, layer, e) : 0;
 
     if (bad == ERR_CANCELLED)
         return bad;
-    if (!bad && writer_bank_keep(cv->writer, layer))
+    if (bad)
+        memcpy(why, e->text, sizeof(why));
+    if (there && !bad && writer_bank_keep(cv->writer, layer))
         cv->result.banks_kept++;
-    else if (write_layer(cv, layer, books, e))
+    else if (write_layer(cv, layer, books, why, e))
         return e->code;
     return reclaim_layer(cv->reclaim, layer, e);
 }

@@ -55,9 +55,10 @@ int convert_streamed(struct convert *cv, unsigned n, unsigned each, work_fn *fn,
                      struct err *e);
 /* A tensor of the layer's experts whose shard is gone, or NULL. */
 const struct source_tensor *convert_layer_gone(const struct convert *cv, unsigned layer);
-/* The file of an earlier run is damaged: it goes, unless it cannot be made again. */
+/* The file of an earlier run cannot be used: it goes, unless it cannot be made again. why: what
+ * reading it said, or "". */
 int convert_discard(struct convert *cv, const char *name, const struct source_tensor *gone,
-                    struct err *e);
+                    const char *why, struct err *e);
 
 /* Codebooks and bank, or what an earlier run left of them, if it is sound. */
 int convert_layer(struct convert *cv, unsigned layer, struct err *e);

@@ -3,11 +3,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "expertfs/ledger.h"
 #include "model/convert_shards.h"
 
 static const char ledger[] = ".reclaimed";
@@ -87,8 +89,28 @@ static int no_links(const struct reclaim *r, struct err *e)
             return err_sys(e, errno, "%s", name);
         if (!S_ISREG(st.st_mode))
             return err_set(e, ERR_ARG, "%s: is a link: deleting it frees nothing", name);
+        if (st.st_nlink > 1)
+            return err_set(e, ERR_ARG,
+                           "%s: is one of %ju hard links to a file: deleting it frees nothing",
+                           name, (uintmax_t)st.st_nlink);
     }
     return 0;
+}
+
+/* Found out now, and not when hours are spent. */
+static int can_delete(const struct reclaim *r, struct err *e)
+{
+    const char *dir = checkpoint_dir(r->c);
+
+    if (!checkpoint_indexed(r->c))
+        return err_set(
+            e, ERR_ARG,
+            "%s: a release of one file, which nothing is left of before all is converted: "
+            "delete it afterwards",
+            dir);
+    if (faccessat(r->dirfd, ".", W_OK, AT_EACCESS))
+        return err_sys(e, errno, "%s: its shards cannot be deleted", dir);
+    return no_links(r, e);
 }
 
 static void note_consumers(struct reclaim *r, const struct tensor_map *m)
@@ -123,7 +145,7 @@ int reclaim_open(struct reclaim **out, struct checkpoint *c, const struct tensor
         if (!r->shard || r->dirfd < 0)
             err_sys(e, r->shard ? errno : ENOMEM, "%s", checkpoint_dir(c));
         if (!r->shard || r->dirfd < 0 || not_in_each_other(checkpoint_dir(c), container, e) ||
-            no_links(r, e)) {
+            can_delete(r, e)) {
             reclaim_close(r);
             return e->code;
         }
@@ -143,27 +165,6 @@ void reclaim_close(struct reclaim *r)
     free(r);
 }
 
-static int write_ledger(const struct reclaim *r, const char *name, struct err *e)
-{
-    int fd = openat(r->dirfd, ledger, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644), bad = 0;
-    char line[NAME_MAX + 2];
-    size_t n = strnlen(name, NAME_MAX); /* it is a file's */
-
-    if (fd < 0)
-        return err_sys(e, errno, "%s/%s", checkpoint_dir(r->c), ledger);
-    memcpy(line, name, n);
-    line[n] = '\n';
-    if (write(fd, line, n + 1) != (ssize_t)n + 1)
-        bad = errno ? errno : EIO;
-    if (!bad && fsync(fd))
-        bad = errno;
-    if (close(fd) && !bad)
-        bad = errno;
-    if (!bad && fsync(r->dirfd) && errno != EINVAL)
-        bad = errno;
-    return bad ? err_sys(e, bad, "%s/%s", checkpoint_dir(r->c), ledger) : 0;
-}
-
 static int delete_shard(struct reclaim *r, unsigned i, struct err *e)
 {
     const char *name = checkpoint_shard(r->c, i);
@@ -172,8 +173,16 @@ static int delete_shard(struct reclaim *r, unsigned i, struct err *e)
     if (fstatat(r->dirfd, name, &st, AT_SYMLINK_NOFOLLOW))
         return err_sys(e, errno, "%s/%s", checkpoint_dir(r->c), name);
     if (r->mode == RECLAIM_ON) {
-        if (shards_check_one(r->prints, r->dirfd, name, e) || write_ledger(r, name, e))
+        if (shards_check_one(r->prints, r->dirfd, name, e))
             return e->code;
+        if (!checkpoint_shard_untouched(r->c, i, r->dirfd))
+            return err_set(
+                e, ERR_IO,
+                "%s/%s: has changed while it was converted (another file, or written to): "
+                "not deleted",
+                checkpoint_dir(r->c), name);
+        if (ledger_add(r->dirfd, ledger, name, e))
+            return err_wrap(e, "%s", checkpoint_dir(r->c));
         checkpoint_shard_close(r->c, i); /* a file that is open keeps its room on the disk */
         if (unlinkat(r->dirfd, name, 0))
             return err_sys(e, errno, "%s/%s: deleting", checkpoint_dir(r->c), name);
@@ -218,6 +227,29 @@ int reclaim_layer(struct reclaim *r, unsigned layer, struct err *e)
 
     done.layer[layer] = true;
     return delete_unneeded(r, &done, e);
+}
+
+static int last_consumer(const struct consumers *c)
+{
+    int l = FORMAT_LAYERS_MAX - 1;
+
+    while (l >= 0 && !c->layer[l])
+        l--;
+    return l; /* or RECLAIM_TRUNK */
+}
+
+uint64_t reclaim_frees(const struct reclaim *r, int consumer)
+{
+    uint64_t bytes = 0;
+
+    for (unsigned i = 0; i < r->n_shards; i++) {
+        struct stat st;
+
+        if (checkpoint_shard_present(r->c, i) && last_consumer(&r->shard[i]) == consumer &&
+            !fstatat(r->dirfd, checkpoint_shard(r->c, i), &st, AT_SYMLINK_NOFOLLOW))
+            bytes += (uint64_t)st.st_blocks * 512;
+    }
+    return bytes;
 }
 
 unsigned reclaim_count(const struct reclaim *r)

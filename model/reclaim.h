@@ -15,8 +15,9 @@ enum reclaim_mode { RECLAIM_OFF, RECLAIM_DRY, RECLAIM_ON };
 struct reclaim;
 
 /* RECLAIM_OFF: nothing is ever deleted. Checkpoint, map and prints, the shards' fingerprints
- * (convert_shards.h), must outlive it. ERR_ARG: source and container lie in each other, or a shard
- * is a symbolic link (deleting it frees nothing). */
+ * (convert_shards.h), must outlive it. ERR_ARG: source and container lie in each other, a shard
+ * is a link, symbolic or hard (deleting it frees nothing), or the release has no index (the names of
+ * its tensors would go with its one file). ERR_IO: the source is read-only. */
 int reclaim_open(struct reclaim **out, struct checkpoint *c, const struct tensor_map *m,
                  const json_t *prints, const char *container, enum reclaim_mode mode,
                  struct err *e);
@@ -26,6 +27,11 @@ void reclaim_close(struct reclaim *r); /* NULL-safe */
  * nobody else needs. ERR_IO: also when a shard is no longer the one that was converted. */
 int reclaim_trunk(struct reclaim *r, struct err *e);
 int reclaim_layer(struct reclaim *r, unsigned layer, struct err *e);
+
+/* Bytes on the disk of the shards that go when this one is done, after the trunk and all layers
+ * before it; 0 with RECLAIM_OFF. */
+enum { RECLAIM_TRUNK = -1 };
+uint64_t reclaim_frees(const struct reclaim *r, int consumer);
 
 unsigned reclaim_count(const struct reclaim *r); /* shards so far */
 uint64_t reclaim_bytes(const struct reclaim *r); /* of them */

@@ -88,6 +88,12 @@ def test_what_was_unpacked_works(packages):
     assert "kernels" in output(packages / "root/usr/bin/waste-bench", "help")
 
 
+def test_the_unit_names_the_program_of_the_package(packages):
+    unit = (packages / "root/usr/share/doc/waste/examples/waste-serve.service").read_text()
+    program = re.search(r"^ExecStart=(\S+) serve ", unit, re.M)[1]
+    assert program == "/usr/bin/waste" and os.access(packages / "root" / program[1:], os.X_OK)
+
+
 def test_what_else_is_in_the_directory_stays(packages):
     assert (packages / "notes").read_text() == "somebody's\n"
 

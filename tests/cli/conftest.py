@@ -81,6 +81,39 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def preload(name):
+    """A library of tests/support, for LD_PRELOAD."""
+    path = pathlib.Path(BINARY).parents[1] / "tests" / f"lib{name}.so"
+    assert path.exists(), "not built with -Dtests=enabled"
+    return str(path)
+
+
+def replay(log, watched):
+    """What tests/support/power_cut.c wrote, played back on a disk that keeps of its own accord nothing.
+    At each unlink of a file that `watched` likes, everything whose making was seen lasts: its content
+    was synced, its name by a sync of the directory that it is in. Returns how many such files went."""
+    content, name, gone = set(), {}, 0
+    for line in log.read_text().splitlines():
+        what, path, *to = line.split(" ")
+        if what == "mkdir":
+            name[path] = False
+            content.add(path)
+        elif what == "sync":
+            content.add(path)
+            name.update((entry, True) for entry in name if os.path.dirname(entry) == path)
+        elif what == "rename":
+            name.pop(path, None)
+            name[to[0]] = False
+            (content.add if path in content else content.discard)(to[0])
+        elif watched(pathlib.Path(path)):
+            gone += 1
+            lost = [entry for entry in name if not name[entry] or entry not in content]
+            assert not lost, f"{path} goes before these would outlast a loss of power: {lost}"
+        else:
+            name.pop(path, None)
+    return gone
+
+
 def interrupt(args, ready, **kw):
     child = subprocess.Popen([BINARY, *map(str, args)], stdout=subprocess.PIPE,
                              stderr=subprocess.PIPE, env=clean_env(), **kw)

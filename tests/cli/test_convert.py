@@ -2,12 +2,12 @@
 recomputed here from its published recipe alone."""
 
 import base64
-import filecmp
 import json
 import math
 import os
 import random
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -18,15 +18,17 @@ from zlib import crc32
 
 import pytest
 
-from conftest import BINARY, BUDGET, FAMILIES, clean_env, waste, waste_error, waste_json
+from conftest import (BINARY, BUDGET, FAMILIES, clean_env, preload, waste, waste_error,
+                      waste_json)
 
 np = pytest.importorskip("numpy")
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
 import oracle_checkpoint as och  # noqa: E402
 import oracle_container as oc  # noqa: E402
+from conversions import (SHARDS, STATE, add_sparse, manifest, mount_namespace, preloaded,  # noqa: E402, F401
+                         same_files, small, source, two_layers, unfinished)
 
-STATE, SHARDS = "waste-convert.json", "waste_convert_shards"
 PATCH = "vision_tower.patch_embed.proj.weight"
 # Large enough for every format of the trunk, with partial groups.
 WIDE = {"kimi-linear": {"hidden_size": 264, "intermediate_size": 320},
@@ -42,21 +44,6 @@ def sources(tmp_path_factory):
     for family in FAMILIES:
         och.write_checkpoint(family, top / family, overrides=WIDE[family])
     return {family: top / family for family in FAMILIES}
-
-
-@pytest.fixture(scope="session")
-def small(tmp_path_factory):
-    """A directory with a checkpoint that converts in no time; do not change it."""
-    top = tmp_path_factory.mktemp("small")
-    och.write_checkpoint("k3", top / "k3")
-    waste("convert", "--src", top / "k3", "--out", top / "k3.waste", check=0)
-    return top
-
-
-@pytest.fixture
-def source(small, tmp_path):
-    """A copy of it, to be spoilt."""
-    return Path(shutil.copytree(small / "k3", tmp_path / "k3"))
 
 
 @pytest.fixture(scope="session")
@@ -76,21 +63,6 @@ def packed(sources, tmp_path_factory):
     for family, source in sources.items():
         waste("convert", "--src", source, "--out", top / family, "--format", "vq4p", check=0)
     return {family: top / family for family in sources}
-
-
-def manifest(path):
-    return json.loads((path / "manifest.json").read_text("ascii"))
-
-
-def same_files(a, b, same_shards=True):
-    names = sorted(p.name for p in Path(a).iterdir())
-    assert names == sorted(p.name for p in Path(b).iterdir())
-    if not same_shards:  # the list of them is all that may differ
-        names.remove("manifest.json")
-        one, other = manifest(a), manifest(b)
-        assert one.pop(SHARDS) != other.pop(SHARDS) and one == other
-    _, different, errors = filecmp.cmpfiles(a, b, names, shallow=False)
-    assert not different and not errors, different + errors
 
 
 # ---- the trunk, from its recipe ----
@@ -369,39 +341,14 @@ def test_killed_anywhere_and_run_again_it_ends_the_same(small, tmp_path):
     same_files(small / "k3.waste", out)
 
 
-def mount_namespace(at):
-    """The command before one that may mount file systems that nobody else sees, or None."""
-    for way in (["unshare", "-m"], ["unshare", "-rm"], ["sudo", "-n", "unshare", "-m"]):
-        try:
-            done = subprocess.run([*way, "mount", "-t", "tmpfs", "none", at], capture_output=True)
-        except FileNotFoundError:
-            continue
-        if done.returncode == 0:
-            return way
-    return None
-
-
-@pytest.fixture(scope="session")
-def two_layers(tmp_path_factory):
-    top = tmp_path_factory.mktemp("two_layers")
-    linear = oc.FAMILIES["kimi-linear"]["config"]["linear_attn_config"]
-    och.write_checkpoint("kimi-linear", top / "src", overrides={
-        "num_hidden_layers": 3,
-        "linear_attn_config": {**linear, "kda_layers": [1, 2], "full_attn_layers": [3]}})
-    waste("convert", "--src", top / "src", "--out", top / "x.waste", check=0)
-    return top
-
-
 @pytest.mark.parametrize("env", [[], ["NO_FALLOCATE=1"]])
 def test_a_full_disk_leaves_what_is_finished_and_says_what_it_needs(two_layers, tmp_path, env):
     """Volumes of every size: each file meets the end of one."""
-    preload = Path(BINARY).parents[1] / "tests" / "libfull_disk.so"
-    assert preload.exists(), "not built with -Dtests=enabled"
     way = mount_namespace(tmp_path)
     if not way:
         pytest.skip("no right to mount: as root, in a user namespace or by sudo")
     done = subprocess.run([*way, sys.executable, Path(__file__).with_name("full_disk.py"), BINARY,
-                           preload, two_layers / "src", two_layers / "x.waste", tmp_path, *env],
+                           preload("full_disk"), two_layers / "src", two_layers / "x.waste", tmp_path, *env],
                           capture_output=True, timeout=250)
     assert done.returncode == 0, done.stderr
     runs, full = [json.loads(line) for line in done.stdout.splitlines()], set()
@@ -450,6 +397,70 @@ def test_again_it_is_complete(small, tmp_path):
     same_files(small / "k3.waste", out)
 
 
+def test_a_file_that_the_file_system_has_no_room_for_says_so(two_layers, tmp_path):
+    """FAT ends at 4 GiB; here a limit of the process does."""
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (64 << 10, 64 << 10))
+
+    done = waste("convert", "--src", two_layers / "src", "--out", tmp_path / "x", preexec_fn=limit)
+    assert done.returncode == 1 and b"trunk.bin: reserving: File too large" in done.stderr
+    assert b"smaller files only" in done.stderr
+
+
+@pytest.mark.parametrize("spoil", [Path.unlink, lambda path: os.truncate(path, 4096)])
+@pytest.mark.parametrize("name", ["experts-L3.bin", "trunk.bin", "codebooks.bin"])
+def test_complete_is_not_said_of_what_does_not_open(small, tmp_path, name, spoil):
+    out = Path(shutil.copytree(small / "k3.waste", tmp_path / "x"))
+    spoil(out / name)
+    done = waste("convert", "--src", small / "k3", "--out", out)
+    assert done.returncode in (1, 4)
+    assert b"does not open now" in done.stderr and name.encode() in done.stderr
+
+
+def test_a_finished_container_that_was_spread_is_complete(small, tmp_path):
+    out = Path(shutil.copytree(small / "k3.waste", tmp_path / "x"))
+    (tmp_path / "drive").mkdir()
+    waste("place", out, "--drives", f".=1,{tmp_path}/drive=1", check=0)
+    assert waste_json("convert", "--src", small / "k3", "--out", out)["was_complete"]
+
+
+@pytest.mark.parametrize("command", ["convert", "synth"])
+def test_what_another_run_did_before_the_lock_is_not_written_over(source, tmp_path, command):
+    """The second looks at the directory, the first works there and is killed, the second gets the
+    lock."""
+    out = tmp_path / "x"
+    words = {"convert": (["convert", "--src", source, "--out", out], ["--stages", "2"]),
+             "synth": (["synth", out, "--shape", "tiny-k3"], ["--seed", "5"])}[command]
+    env = clean_env({"LD_PRELOAD": preload("power_cut")})
+    late = subprocess.Popen([BINARY, *words[0], *words[1], "--json"], env={**env, "ORDER_STOP": "flock"},
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert os.WIFSTOPPED(os.waitpid(late.pid, os.WUNTRACED)[1])
+    first = subprocess.run([BINARY, *words[0], "--quiet"], env={**env, "ORDER_KILL": "20"})
+    assert first.returncode == -signal.SIGKILL
+    before = {p.name: p.read_bytes() for p in out.iterdir() if p.suffix != ".tmp"}
+    assert before
+    late.send_signal(signal.SIGCONT)
+    _, said = late.communicate()
+    assert late.returncode == 2 and "other parameters" in json.loads(said)["detail"]
+    assert before == {p.name: p.read_bytes() for p in out.iterdir() if p.suffix != ".tmp"}
+    waste(*words[0], check=0)
+
+
+def test_a_state_that_has_moved_on_before_the_lock_is_looked_at_again(source, small, tmp_path):
+    out = tmp_path / "x"
+    late = preloaded(source, out, ORDER_STOP="flock")
+    assert os.WIFSTOPPED(os.waitpid(late.pid, os.WUNTRACED)[1])
+    first = preloaded(source, out, ORDER_KILL="30")
+    first.communicate()
+    assert first.returncode == -signal.SIGKILL and json.loads((out / STATE).read_text())["trunk_sum"]
+    late.send_signal(signal.SIGCONT)
+    _, said = late.communicate()
+    assert late.returncode == 5 and "another run was at work there until now" in said
+    assert json.loads((out / STATE).read_text())["trunk_sum"]
+    waste("convert", "--src", source, "--out", out, check=0)
+    same_files(small / "k3.waste", out)
+
+
 # ---- what is refused ----
 
 def test_somebody_elses_directory_is_left_alone(small, tmp_path):
@@ -466,11 +477,6 @@ def test_somebody_elses_directory_is_left_alone(small, tmp_path):
     for missing in ("--src", "--out"):
         given = "--out" if missing == "--src" else "--src"
         assert missing in waste_error("convert", given, "x", check=2)["detail"]
-
-
-def shard_of(source, name):
-    index = json.loads((source / "model.safetensors.index.json").read_text())
-    return index["weight_map"][name]
 
 
 def refused(source, tmp_path, *names, check):
@@ -551,19 +557,6 @@ def test_a_value_that_is_not_finite_is_named(tmp_path):
     detail = waste_error("convert", "--src", source, "--out", tmp_path / "x", check=4)["detail"]
     assert name in detail and "non-finite" in detail
     assert not (tmp_path / "x" / "manifest.json").exists()
-
-
-def add_sparse(source, name, dtype, shape, n_bytes):
-    """One more shard, with a tensor that takes no room on the disk."""
-    header = json.dumps({name: {"dtype": dtype, "shape": shape,
-                                "data_offsets": [0, n_bytes]}}).encode()
-    with open(source / "sparse.safetensors", "wb") as f:
-        f.write(len(header).to_bytes(8, "little") + header)
-        f.truncate(8 + len(header) + n_bytes)
-    path = source / "model.safetensors.index.json"
-    index = json.loads(path.read_text())
-    index["weight_map"][name] = "sparse.safetensors"
-    path.write_text(json.dumps(index))
 
 
 @pytest.mark.parametrize("shape", [[1, 1, 65536, 65536], [1, 3, 65536, 43691], [65536, 65536, 1],
@@ -730,16 +723,6 @@ def other_release(tmp_path_factory):
     return top / "k3"
 
 
-def stop_in_layer(source, layer):
-    """Make a value of this layer not finite."""
-    name = f"language_model.model.layers.{layer}.block_sparse_moe.experts.0.w1.weight_scale"
-    shard = source / shard_of(source, name)
-    before = shard.read_bytes()
-    n = int.from_bytes(before[:8], "little")
-    at = 8 + n + json.loads(before[8:8 + n])[name]["data_offsets"][0]
-    shard.write_bytes(before[:at] + b"\xff" + before[at + 1:])
-
-
 def test_a_finished_container_is_not_another_releases(small, other_release):
     detail = waste_error("convert", "--src", other_release, "--out", small / "k3.waste",
                          "--reclaim", "on", check=2)["detail"]
@@ -747,13 +730,6 @@ def test_a_finished_container_is_not_another_releases(small, other_release):
     prints = manifest(small / "k3.waste")[SHARDS]
     assert prints["model-00001-of-00003.safetensors"]["crc"] in detail
     assert len(list(other_release.glob("*.safetensors"))) == 3
-
-
-def unfinished(source, out, *args):
-    """A conversion that ended in layer 6."""
-    stop_in_layer(source, 6)
-    waste("convert", "--src", source, "--out", out, *args, check=4)
-    assert (out / STATE).exists() and (out / "experts-L1.bin").exists()
 
 
 def test_an_unfinished_container_goes_on_with_its_own_release_only(source, small, other_release,
@@ -785,25 +761,6 @@ def test_what_an_earlier_run_left_is_read_before_it_is_kept(source, small, tmp_p
     assert again == {name} | ({"experts-L3.bin"} if name == "codebooks-L3.bin" else set())
 
 
-@pytest.mark.parametrize("name,what", [("experts-L1.bin", "experts-L1.bin"), ("trunk.bin", "trunk.bin"),
-                                       ("codebooks-L1.bin", "experts-L1.bin")])
-def test_damage_that_cannot_be_made_again_is_named(tmp_path, name, what):
-    source, out = tmp_path / "src", tmp_path / "x"
-    och.write_checkpoint("k3", source, n_shards=9)
-    unfinished(source, out, "--reclaim", "on")
-    left = sorted(p.name for p in source.glob("*.safetensors"))
-    gone = (source / ".reclaimed").read_text().split()
-    assert left and gone
-    data = bytearray((out / name).read_bytes())
-    data[len(data) // 2] ^= 1
-    (out / name).write_bytes(data)
-    detail = waste_error("convert", "--src", source, "--out", out, "--reclaim", "on",
-                         check=4)["detail"]
-    assert what in detail and "damaged" in detail and any(shard in detail for shard in gone)
-    assert sorted(p.name for p in source.glob("*.safetensors")) == left
-    assert (out / name).exists()
-
-
 def test_a_shard_that_agrees_at_both_ends_only_is_another_one(source, tmp_path):
     add_sparse(source, "language_model.model.extra.weight", "F32", [1024, 1024], 4 << 20)
     args = ["convert", "--src", source, "--out", tmp_path / "x"]
@@ -814,27 +771,6 @@ def test_a_shard_that_agrees_at_both_ends_only_is_another_one(source, tmp_path):
         f.write(b"\x3f" * (1 << 19))
     detail = waste_error(*args, check=2)["detail"]
     assert "another release: its sparse.safetensors has" in detail
-
-
-def test_a_shard_that_was_replaced_meanwhile_is_not_deleted(source, tmp_path):
-    """Replaced while the process is stopped; what it has open is the old one."""
-    args = [BINARY, "convert", "--src", source, "--out", tmp_path / "x", "--reclaim", "on", "--jobs",
-            "1", "--quiet"]
-    child = subprocess.Popen(args, env=clean_env(), stderr=subprocess.PIPE)
-    while not (tmp_path / "x" / STATE).exists():
-        assert child.poll() is None
-    child.send_signal(signal.SIGSTOP)
-    left = sorted(source.glob("*.safetensors"))
-    assert left
-    for path in left:
-        data = bytearray(path.read_bytes())
-        data[-1] ^= 1
-        path.rename(path.with_suffix(".old"))
-        path.write_bytes(data)
-    child.send_signal(signal.SIGCONT)
-    _, said = child.communicate()
-    assert child.returncode == 1 and b"has changed while it was converted" in said
-    assert sorted(source.glob("*.safetensors")) == left
 
 
 def test_a_list_of_shards_is_asked_for(small, tmp_path):
@@ -858,80 +794,3 @@ def test_each_parameter_that_differs_is_named_with_both_values(small):
 def test_killed_before_its_first_bank_it_is_called_unfinished(tmp_path):
     (tmp_path / STATE).write_text("{}")
     assert "unfinished conversion" in waste_error("info", tmp_path, check=1)["detail"]
-
-
-# ---- source shards that go while they are converted ----
-
-def test_reclaim_dry_deletes_nothing(source, small, tmp_path):
-    before = sorted(p.name for p in source.iterdir())
-    done = waste_json("convert", "--src", source, "--out", tmp_path / "x", "--reclaim", "dry")
-    assert sorted(p.name for p in source.iterdir()) == before
-    assert done["shards_reclaimed"] == 3
-    same_files(small / "k3.waste", tmp_path / "x")
-
-
-def test_reclaim_deletes_what_is_converted_and_says_so_first(source, small, tmp_path):
-    shards = {p.name for p in source.glob("*.safetensors")}
-    size = sum(p.stat().st_size for p in source.glob("*.safetensors"))
-    done = waste_json("convert", "--src", source, "--out", tmp_path / "x", "--reclaim", "on")
-    assert done["shards_reclaimed"] == 3 and done["shard_bytes_reclaimed"] == size
-    assert not list(source.glob("*.safetensors"))
-    assert set((source / ".reclaimed").read_text().split()) == shards
-    same_files(small / "k3.waste", tmp_path / "x")
-    again = waste_json("convert", "--src", source, "--out", tmp_path / "x", "--reclaim", "on")
-    assert again["was_complete"]
-
-
-def test_reclaim_survives_kills(small, tmp_path):
-    source, out, rng = tmp_path / "src", tmp_path / "x", random.Random(3)
-    args = [BINARY, "convert", "--src", source, "--out", out, "--reclaim", "on", "--quiet"]
-    for _ in range(3):
-        och.write_checkpoint("k3", source, n_shards=9)
-        while not (out / "manifest.json").exists():
-            child = subprocess.Popen(args, env=clean_env(), stdout=subprocess.DEVNULL)
-            try:
-                assert child.wait(rng.uniform(0.02, 0.5)) == 0
-            except subprocess.TimeoutExpired:
-                child.kill()
-                child.wait()
-        waste(*args[1:], check=0)
-        same_files(small / "k3.waste", out, same_shards=False)
-        assert not list(source.glob("*.safetensors"))
-        shutil.rmtree(out)
-        shutil.rmtree(source)
-
-
-def test_a_shard_stays_until_its_last_consumer_is_done(source, small, tmp_path):
-    """Layer 6 is last; a value there that is not finite stops the run before it."""
-    stored = och.Checkpoint(source).stored
-    name = "language_model.model.layers.6.block_sparse_moe.experts.0.w1.weight_scale"
-    dtype, shape, data = stored[name]
-    stored[name] = dtype, shape, b"\xff" + data[1:]
-    shutil.rmtree(source)
-    och.write_checkpoint("k3", source, n_shards=9)
-    for path in source.glob("*.safetensors"):
-        path.unlink()
-    och.write_tensors(source, stored, 9)
-    index = json.loads((source / "model.safetensors.index.json").read_text())["weight_map"]
-    waste("convert", "--src", source, "--out", tmp_path / "x", "--reclaim", "on", check=4)
-    left = {p.name for p in source.glob("*.safetensors")}
-    assert left == {index[n] for n in stored if ".layers.6.block_sparse_moe.experts." in n}
-    waste("verify", "--against", source, tmp_path / "x", check=1)
-    detail = waste_error("verify", "--against", source, small / "k3.waste", check=1)["detail"]
-    assert "was reclaimed: nothing is left to compare with" in detail
-
-
-def test_reclaim_refuses_what_it_cannot_do_safely(source, small, tmp_path):
-    args = ["convert", "--src", source, "--reclaim", "on", "--out"]
-    assert "lie in each other" in waste_error(*args, source / "x", check=2)["detail"]
-    shard = sorted(source.glob("*.safetensors"))[0]
-    (tmp_path / "elsewhere").mkdir()
-    moved = tmp_path / "elsewhere" / shard.name
-    shard.rename(moved)
-    shard.symlink_to(moved)
-    assert "is a link" in waste_error(*args, tmp_path / "x", check=2)["detail"]
-    shard.unlink()
-    (source / ".reclaimed").write_text(shard.name + "\n")
-    assert "was reclaimed" in waste_error(*args, tmp_path / "x", check=1)["detail"]
-    assert not (tmp_path / "x").exists() and moved.exists()
-    assert len(list(source.glob("*.safetensors"))) == 2

@@ -10,7 +10,8 @@ import time
 
 import pytest
 
-from conftest import BINARY, BUDGET, clean_env, run_lines, waste, waste_error, waste_json
+from conftest import (BINARY, BUDGET, clean_env, preload, replay, run_lines, waste, waste_error,
+                      waste_json)
 
 IDS = ["--ids", "3 7 11 2 9", "--budget", BUDGET, "--logits"]
 
@@ -270,6 +271,15 @@ def test_killed_at_any_point_it_goes_on(copy, drives):
     waste_json("place", copy, "--gather")
     assert contents(copy.path) == before
     assert not any(any(d.iterdir()) for d in drives)
+
+
+def test_the_only_copy_of_a_record_outlasts_a_loss_of_power(copy, drives, tmp_path):
+    """Before a bank goes its pieces last, and before the pieces go the bank."""
+    for n, words in enumerate((["--drives", spec(drives)], ["--gather"])):
+        log = tmp_path / f"log{n}"
+        waste("place", copy, *words, "-q", check=0,
+              env={"LD_PRELOAD": preload("power_cut"), "ORDER_LOG": str(log)})
+        assert replay(log, lambda path: path.suffix in (".bin", ".piece")) >= len(copy.layers())
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")

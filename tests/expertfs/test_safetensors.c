@@ -736,7 +736,7 @@ static void a_state_file_that_is_none_is_refused(void **state)
     write_two_shards();
     memset(big, 'x', sizeof(big));
     write_file(".reclaimed", big, sizeof(big));
-    refuse(ERR_LIMIT, ".reclaimed: size 1048577 out of range");
+    refuse(ERR_LIMIT, ".reclaimed: 1048577 bytes, it may have 1048576");
     unlinkat(dir_fd, ".reclaimed", 0);
     assert_int_equal(mkdirat(dir_fd, ".reclaimed", 0700), 0);
     refuse(ERR_IO, ".reclaimed: not a regular file");

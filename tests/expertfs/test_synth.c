@@ -40,6 +40,8 @@ static struct {
     unsigned fail_at; /* this one fails with `error` */
     int error;
     uint64_t free_bytes; /* what the volume is said to have; 0: the truth */
+    bool no_size;        /* it says nothing: ramfs, some of FUSE */
+    bool no_direct;      /* it opens files for direct writes, and takes none */
     struct progress *cancel;
     unsigned cancel_at;
 } disk;
@@ -58,10 +60,37 @@ static bool disk_refuses(void)
     return n == disk.fail_at;
 }
 
+static bool was_direct[1024]; /* by descriptor: how its file was opened */
+
+int openat(int at, const char *name, int flags, ...)
+{
+    va_list ap;
+    mode_t mode;
+    int fd;
+
+    va_start(ap, flags);
+    mode = flags & O_CREAT ? va_arg(ap, mode_t) : 0;
+    va_end(ap);
+    fd = (int)syscall(SYS_openat, at, name, flags, mode);
+    if (fd >= 0)
+        was_direct[fd] = flags & O_DIRECT;
+    return fd;
+}
+
+int dup2(int fd, int to)
+{
+    was_direct[to] = was_direct[fd];
+    return (int)syscall(SYS_dup3, fd, to, 0);
+}
+
 ssize_t pwrite(int fd, const void *bytes, size_t n, off_t at)
 {
     bool counted = atomic_fetch_add(&disk.writes, 1) % WRITES_COUNTED == 0; /* they are many */
 
+    if (disk.no_direct && was_direct[fd]) {
+        errno = EINVAL;
+        return -1;
+    }
     return counted && disk_refuses() ? -1 : syscall(SYS_pwrite64, fd, bytes, n, at);
 }
 
@@ -81,7 +110,8 @@ int fstatvfs(int fd, struct statvfs *v)
     (void)fd;
     memset(v, 0, sizeof(*v));
     v->f_frsize = 1;
-    v->f_bavail = disk.free_bytes ? disk.free_bytes : 1ull << 50;
+    v->f_blocks = disk.no_size ? 0 : 1ull << 51;
+    v->f_bavail = disk.no_size ? 0 : disk.free_bytes ? disk.free_bytes : 1ull << 50;
     return 0;
 }
 
@@ -378,7 +408,32 @@ static void too_small_a_disk_is_refused_before_anything_is_written(void **state)
     assert_non_null(strstr(e.text, "need 17.8"));
     assert_non_null(strstr(e.text, "12.00 GiB free"));
     assert_int_equal(access(f->a, F_OK), -1);
-    assert_int_equal(atomic_load(&disk.n), 0);
+    assert_int_equal(atomic_load(&disk.n), 1); /* the directory's name, which is gone again */
+}
+
+static void a_volume_that_does_not_tell_its_size_is_not_full(void **state)
+{
+    struct fixture *f = *state;
+    struct err e;
+
+    disk.no_size = true;
+    must(synth_run(&f->options, NULL, NULL, &e), &e);
+    assert_true(exists(f->a, "manifest.json"));
+}
+
+/* mergerfs: what was opened direct stays so, whatever fcntl says. */
+static void direct_writes_that_are_refused_are_made_through_the_page_cache(void **state)
+{
+    struct fixture *f = *state;
+    unsigned a, b;
+    struct err e;
+
+    must(synth_run(&f->options, NULL, NULL, &e), &e);
+    f->options.dir = f->b;
+    disk.no_direct = true;
+    must(synth_run(&f->options, NULL, NULL, &e), &e);
+    assert_int_equal(digest(f->b, &b), digest(f->a, &a));
+    assert_int_equal(b, a);
 }
 
 static void cancelled_work_ends_soon_and_continues(void **state)
@@ -743,6 +798,10 @@ int main(void)
                                         tear_down),
         cmocka_unit_test_setup_teardown(a_full_disk_is_said_once_and_leaves_no_container, set_up,
                                         tear_down),
+        cmocka_unit_test_setup_teardown(a_volume_that_does_not_tell_its_size_is_not_full, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(
+            direct_writes_that_are_refused_are_made_through_the_page_cache, set_up, tear_down),
         cmocka_unit_test_setup_teardown(too_small_a_disk_is_refused_before_anything_is_written,
                                         set_up, tear_down),
         cmocka_unit_test_setup_teardown(cancelled_work_ends_soon_and_continues, set_up, tear_down),
