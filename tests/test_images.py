@@ -110,7 +110,7 @@ def picture(w, h, seed=0, form="PNG"):
 class Opened:
     """A model that sees, or not."""
 
-    def __init__(self, lib, path, vision=1, threads=1, budget=0, free=0):
+    def __init__(self, lib, path, vision=1, threads=1, budget=0, free=0, sessions=1):
         self.lib, self.ctx = lib, c_void_p()
         cfg = Cfg()
         lib.waste_cfg_init(byref(cfg))
@@ -120,7 +120,7 @@ class Opened:
         lib.waste_opts_init(byref(opts))
         assert opts.size == ctypes.sizeof(opts)
         opts.numeric = b"f32"  # what the oracle computes
-        opts.vision_free = free
+        opts.vision_free, opts.max_sessions = free, sessions
         self.status = lib.waste_open_ex(str(path).encode(), byref(cfg), byref(opts), byref(self.ctx))
         self.session = lib.waste_session_default(self.ctx)
 
@@ -286,6 +286,36 @@ def test_more_rows_than_were_planned_are_refused_by_the_plan(lib, box):
         statuses = [m.add(picture(300, 300, i))[0] for i in range(20)]
         assert OK in statuses and set(statuses) <= {OK, E_BUDGET}
         assert m.feed([3, PAD, 7]) == OK
+
+
+@pytest.mark.parametrize("fed", [False, True])
+def test_a_session_that_is_closed_keeps_no_picture(lib, box, fed):
+    """Those that waited were kept, and the tower for them, until somebody opened the session again.
+    Symptom: other sessions had no memory for theirs."""
+    lib.waste_session_open.argtypes = [c_void_p, POINTER(c_void_p)]
+    lib.waste_session_close.argtypes = [c_void_p]
+
+    def fill(session):
+        """As many as there is memory for."""
+        n = 0
+        while (status := lib.waste_session_image_add(session, data, len(data), None)) == OK:
+            n += 1
+        assert status == E_BUDGET
+        return n
+
+    data = picture(300, 300)
+    with Opened(lib, box, free=1, sessions=2) as m:
+        most = fill(m.session)
+        assert most > 1 and lib.waste_session_image_clear(m.session) == OK
+        mine, other = m.session, c_void_p()
+        assert lib.waste_session_open(m.ctx, byref(other)) == OK
+        for _ in range(most - 1 if fed else most):
+            assert lib.waste_session_image_add(other, data, len(data), None) == OK
+        if fed:  # a part of the first: the tower was read, and stays for the others
+            m.session = other
+            assert m.feed([3, PAD, PAD]) == OK, m.why()
+        lib.waste_session_close(other)
+        assert fill(mine) == most
 
 
 def test_without_being_asked_nothing_is_seen(lib, box):
