@@ -486,6 +486,10 @@ typedef struct {
 } waste_sampling;
 
 /* waste_sampling.grammar_kind */
+    /* NULL, or a grammar of waste_grammar_open, in the place of the three members above that say
+     * one. The session keeps what it needs of it: the host may close it at once. WASTE_E_ARG: it
+     * was compiled with the tokenizer of another model. */
+    waste_grammar *compiled;
 enum { WASTE_GRAMMAR_TEXT = 0, WASTE_GRAMMAR_JSON_SCHEMA = 1 };
 
 WASTE_API void waste_sampling_init(waste_sampling *p); /* size and defaults: the likeliest token */
@@ -557,7 +561,8 @@ typedef struct {
  * `ids` may point at `token`. The stride of the array is items[0].size; one that ends before
  * next_ids or top, as in older hosts, will do. IO, CORRUPT (also: a logit that is not finite), OOM,
  * CANCELLED, LIMIT (bias and penalties leave no finite logit): nothing was committed for any item,
- * no logprob written. ARG: refused before anything ran, items[i].status says which. */
+ * no logprob written. ARG: nothing was either; items[i].status says which is to blame, and the
+ * others go on without it. */
 WASTE_API waste_status waste_step(waste_ctx *ctx, waste_item *items, size_t n_items);
 
 /* ---- states: rewinding, saving, going on from a prefix -------------------------------------- */

@@ -342,6 +342,41 @@ static void a_grammar_that_refuses_close_ids_is_told_so(void **state)
 }
 
 static void the_memory_of_a_grammar_is_counted(void **state)
+/* The company was told the same, and nobody knew whom to leave out of the next pass. */
+static void of_several_items_the_one_whose_close_ids_are_refused_is_to_blame(void **state)
+{
+    struct setup s = {.budget = 200 << 20, .sessions = 3};
+    waste_ctx *ctx = model_open(DEMO_DIR, &s);
+    waste_item it[3];
+    int32_t fed = 1, closing = 0;
+    waste_sampling p;
+
+    (void)state;
+    for (unsigned i = 0; i < 3; i++) {
+        it[i] =
+            (waste_item){.size = sizeof(it[i]), .want = WASTE_WANT_TOKEN, .ids = &fed, .n_ids = 1};
+        it[i].session = waste_session_default(ctx);
+        if (i)
+            assert_int_equal(waste_session_open(ctx, &it[i].session), WASTE_OK);
+    }
+    waste_sampling_init(&p);
+    p.grammar = "root ::= \"a\"";
+    p.close_ids = &closing;
+    p.n_close = 1;
+    assert_int_equal(waste_session_sampling(it[1].session, &p), WASTE_OK);
+    assert_int_equal(waste_step(ctx, it, 3), WASTE_E_ARG);
+    for (unsigned i = 0; i < 3; i++) {
+        assert_int_equal(it[i].status, i == 1 ? WASTE_E_ARG : WASTE_OK);
+        assert_int_equal(it[i].n_done, 0);
+        assert_int_equal(it[i].token, -1);
+        assert_int_equal(waste_session_pos(it[i].session), 0);
+    }
+    it[1] = it[2];
+    assert_int_equal(waste_step(ctx, it, 2), WASTE_OK);
+    assert_true(it[0].token >= 0 && it[0].token == it[1].token);
+    waste_close(ctx);
+}
+
 {
     struct setup roomy = {.budget = 200 << 20}, floor = {0};
     waste_ctx *ctx = model_open(DEMO_DIR, &roomy);
@@ -423,3 +458,4 @@ int main(void)
 
     return cmocka_run_group_tests(tests, models_setup, models_teardown);
 }
+        cmocka_unit_test(of_several_items_the_one_whose_close_ids_are_refused_is_to_blame),
