@@ -8,11 +8,11 @@ import os
 import time
 import urllib.parse
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
 from serve import anthropic, constrain, engine, openai, page, responses
 from serve.budget import Budget, Share
-from serve.connection import check_head, json_response, list_response
+from serve.connection import check_head, is_last, json_response, list_response
 from serve.errors import ApiError, busy, invalid, no_images
 from serve.fields import Fields, parse
 from serve.images import Pictures
@@ -129,6 +129,8 @@ class Routes:
         except ConnectionError as e:
             request.note["error"] = str(e)
             return web.Response(status=499)  # to nobody
+            if is_last(http) and not response.prepared:
+                response.force_close()
         finally:
             request.close()
             connection.end()
@@ -262,12 +264,14 @@ class Routes:
 
     async def _read(self, http, share):
         """A body, within limits of size and time."""
-        if http.headers.get("Content-Encoding", "identity").lower() != "identity":
+        codings = http.headers.getall("Content-Encoding", ())
+        if any(coding.lower() != "identity" for coding in codings):
             raise ApiError(415, "bodies have to come as they are, without Content-Encoding")
         most = self.options.max_body
         if (http.content_length or 0) > most:
             raise ApiError(413, f"a body of {http.content_length} bytes, at most {most}")
-        if http.headers.get("Expect", "").lower() == "100-continue":
+        if http.version == HttpVersion11 and \
+                http.headers.get("Expect", "").lower() == "100-continue":
             http.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         try:
             return await asyncio.wait_for(self._read_all(http, most, share),

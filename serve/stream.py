@@ -11,7 +11,7 @@ import logging
 
 from aiohttp import web
 
-from serve.connection import json_response
+from serve.connection import is_last, json_response
 from serve.errors import ApiError, busy
 from serve.scheduler import Ended, Failed, Fed, More, Queued
 
@@ -204,6 +204,8 @@ class Writer:
     async def begin(self):
         await self.response.prepare(self.request)
 
+        if is_last(request):
+            self.response.force_close()
     async def write(self, data):
         try:
             await asyncio.wait_for(self.response.write(data), self.seconds)

@@ -461,6 +461,13 @@ def test_expect_100_continue_is_answered(server):
     assert s.recv(1000).startswith(b"HTTP/1.1 200 ")
 
 
+def test_expect_means_nothing_in_http_1_0(server):
+    s = server.connect()
+    s.sendall(b'POST /tokenize HTTP/1.0\r\nExpect: 100-continue\r\nContent-Length: 16\r\n\r\n'
+              b'{"content": "a"}')
+    assert s.recv(4096).split(b" ")[1] == b"200"
+
+
 def test_compressed_bodies_are_refused(server):
     answer = server.ask("POST", CHAT, b"\x1f\x8b" + b"0" * 100, {"Content-Encoding": "gzip"})
     assert answer.status == 415
@@ -476,6 +483,8 @@ def test_compressed_bodies_are_refused(server):
     b"GET /health HTTP/1.1\r\nHost: x\r\nA : b\r\n\r\n",
     b"GET /health HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n",
     b"GET /health HTTP/9.9\r\nHost: x\r\n\r\n",
+    b"GET http://[ HTTP/1.1\r\nHost: x\r\n\r\n",
+    b"POST /tokenize HTTP/1.1\r\nHost: x\r\n: y\r\nContent-Length: 2\r\n\r\n{}",
     b"POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
     b"POST /tokenize HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"])
 def test_what_is_not_http_gets_json_or_nothing(server, data):
@@ -504,6 +513,23 @@ def test_what_can_be_read_in_two_ways_is_the_last_on_its_connection(server, line
     while part := s.recv(4096):
         got += part
     assert got.split(b" ")[1] == b"400" and got.count(b"Content-Length: ") == 1, got
+
+
+@pytest.mark.parametrize("line, status, body", [
+    (b"POST /tokenize", 200, b'{"content": "a"}'), (b"GET /health", 200, b"x"),
+    (b"OPTIONS /tokenize", 204, b"x"), (b"POST /nowhere", 404, b"x"),
+    (b"POST /v1/completions", 200, b'{"prompt": "a", "max_tokens": 2, "stream": true}')])
+def test_trailers_never_become_fields_of_the_next_request(server, line, status, body):
+    """Symptom, with aiohttp 3.8: the next head had an Authorization that its client never sent."""
+    s = server.connect()
+    s.sendall(line + b" HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+              + b"%x\r\n%s\r\n0\r\nA: b\r\nAuthorization: Bearer theirs\r\n\r\n" % (len(body), body)
+              + b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+    got = b""
+    while part := s.recv(4096):
+        got += part
+    assert got.split(b" ")[1] == b"%d" % status and got.count(b"HTTP/1.1 ") == 1, got
+    assert b"\r\nConnection: close\r\n" in got
 
 
 def test_a_request_behind_another_waits_its_turn(server):
