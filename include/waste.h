@@ -201,6 +201,8 @@ typedef struct {
     uint64_t state_fixed_bytes;    /* a saved state takes this, */
     uint64_t state_token_bytes;    /* and this for each position */
 } waste_plan;
+    uint32_t vision_tower;         /* 1: the container has one, whether or not cfg.vision asks */
+    uint32_t reserved0;
 
 /* cfg and opts may be NULL: defaults. WASTE_OK also where it does not fit: see fits. The detail:
  * waste_error_detail(NULL). */

@@ -215,7 +215,7 @@ class Model:
         self.cfg, self.opts = engine.defaults()
         self._configure()
         self.opts.max_sessions = o.sessions or self._choose_sessions()
-        plan = engine.plan(o.model, self.cfg, self.opts)
+        self.plan = plan = engine.plan(o.model, self.cfg, self.opts)
         if not plan.fits:
             raise engine.Failure(engine.E_RAM_BUDGET,
                                  f"needs {plan.mem.floor_bytes} bytes at least, and the "
@@ -242,13 +242,8 @@ class Model:
         """None, or why it sees no images, and what helps."""
         if self.o.vision:
             return None
-        cfg, opts = engine.defaults()
-        cfg.vision = 1
-        try:
-            engine.plan(self.o.model, cfg, opts)
-        except engine.Failure:
-            return "the model has no vision tower"
-        return "it was started without --vision"
+        return "it was started without --vision" if self.plan.vision_tower \
+            else "the model has no vision tower"
 
     def _choose_sessions(self):
         """Up to four, as long as those beyond the first take at most an eighth of memory."""

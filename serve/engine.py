@@ -101,7 +101,8 @@ class Plan(Structure):
                 *_fields(c_uint64, "params_total params_active"), ("from_config", c_int32),
                 ("arch", c_char * 64),
                 *_fields(c_uint64, "scratch_growth_bytes checkpoint_bytes session_bytes "
-                                   "state_fixed_bytes state_token_bytes")]
+                                   "state_fixed_bytes state_token_bytes"),
+                *_fields(c_uint32, "vision_tower reserved0")]
 
 
 class EngineInfo(Structure):

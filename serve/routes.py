@@ -325,10 +325,16 @@ class Routes:
                               ("n_layers", "n_experts", "top_k", "hidden", "ctx_max",
                                "params_total", "params_active")}
             value["waste"].update(arch=m.arch.decode(), quant_summary=m.quant_summary.decode())
-        value["waste_chat"] = self.chat and {
-            "format": self.chat.info.name.decode(), "thinking": bool(self.chat.info.has_thinking),
-            "tools": bool(self.chat.info.has_tools),
-            "images": not self.blind and bool(self.chat.info.has_images)}
+        value["waste_chat"] = self.chat and self._conversations()
+        return value
+
+    def _conversations(self):
+        """What a conversation may have. no_images: why it may not have those."""
+        info = self.chat.info
+        value = {"format": info.name.decode(), "thinking": bool(info.has_thinking),
+                 "tools": bool(info.has_tools), "images": bool(info.has_images) and not self.blind}
+        if not value["images"]:
+            value["no_images"] = self.blind or "the model's chat format has no place for them"
         return value
 
     async def metrics_text(self, request):
