@@ -452,9 +452,12 @@ class Routes:
                                     as_it_came=True)
 
     async def messages(self, request):
-        f, body = await self._fields(request, anthropic.conversation)
+        f, body = await self._fields(request, self._anthropic)
         options = anthropic.options(f)
         options.settings = openai.sampling(f, self.options.temperature)
+    def _anthropic(self, f):
+        return anthropic.conversation(f, bool(self._chat().info.has_thinking))
+
 
         def answer(prompt):
             return anthropic.MessagesAnswer(self.model_id, options, len(prompt.ids), prompt.effort)
@@ -462,7 +465,7 @@ class Routes:
         return await self._converse(request, options, body, answer, anthropic.MessagesSse())
 
     async def count_tokens(self, request):
-        _, body = await self._fields(request, anthropic.conversation)
+        _, body = await self._fields(request, self._anthropic)
         return json_response({
             "input_tokens": len((await self._render(request, body)).prompt.ids)})
 

@@ -246,6 +246,23 @@ def test_anthropic_knows_what_it_cannot_do(member, value):
     assert refused(anthropic.options, Fields({"max_tokens": 1, member: value})).param == member
 
 
+@pytest.mark.parametrize("thinking, thinks, want", [
+    ({"type": "enabled", "budget_tokens": 1024}, True, {"reasoning_effort": "low"}),
+    ({"type": "enabled", "budget_tokens": 90000}, True, {"reasoning_effort": "max"}),
+    ({"type": "adaptive"}, True, {"thinking": True}), ({"type": "disabled"}, True, {"thinking": False}),
+    ({"type": "adaptive"}, False, {}), ({"type": "disabled"}, False, {"thinking": False})])
+def test_anthropic_thinking_is_as_much_as_the_model_can(thinking, thinks, want):
+    body = anthropic.conversation(Fields({"messages": [], "thinking": thinking}), thinks)
+    assert {k: v for k, v in body.items() if k in ("thinking", "reasoning_effort")} == want
+
+
+@pytest.mark.parametrize("thinking", [{"type": "enabled", "budget_tokens": 1024}, {"type": "enabled"}])
+def test_anthropic_thinking_that_cannot_be_is_refused_with_what_helps(thinking):
+    error = refused(anthropic.conversation, Fields({"messages": [], "thinking": thinking}), False)
+    assert error.param == "thinking" and "does not reason" in error.message
+    assert "leave it out" in error.message and '"disabled"' in error.message
+
+
 # ---- responses ----
 
 
