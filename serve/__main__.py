@@ -10,6 +10,7 @@ import os
 import pathlib
 import re
 import signal
+import resource
 import socket
 import sys
 import time
@@ -31,6 +32,7 @@ except ImportError as e:
 
 M_MMAP_THRESHOLD = -3  # of malloc.h
 
+FILES = 256  # descriptors beside those of connections: the model's files, states, the loop's own
 
 def size(text):
     """46G, 512M, 1024: bytes."""
@@ -320,12 +322,33 @@ def reason(error):
 
 
 class Serving:
+def room_for(connections, log):
+    """How many of these there are descriptors for. Where they run out, nobody is told anything."""
+    soft, hard = (n if n != resource.RLIM_INFINITY else sys.maxsize
+                  for n in resource.getrlimit(resource.RLIMIT_NOFILE))
+    need = connections + FILES
+    if soft >= need:
+        return connections
+    if hard <= FILES:
+        raise OSError(f"--connections {connections} needs {need} descriptors, and this process may "
+                      f"have {hard}, of which {FILES} are for files: a higher limit (ulimit -n, "
+                      "LimitNOFILE= of a unit)")
+    resource.setrlimit(resource.RLIMIT_NOFILE,
+                       (min(need, hard), resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    if hard < need:
+        log.warning("fewer_connections", extra={
+            "connections": hard - FILES, "why": f"--connections {connections} needs {need} "
+            f"descriptors, and this process may have {hard} (ulimit -n, LimitNOFILE= of a unit)"})
+    return min(connections, hard - FILES)
+
+
     """A server from its first listening socket to its last answer."""
 
     def __init__(self, o, log):
         self.o, self.log = o, log
         self.socket = None
         self.keys = read_keys(o)
+        self.connections = room_for(o.connections, log)
         if o.state_dir:
             check_state_dir(o.state_dir)
         self.model = model = Model(o, log)
@@ -350,7 +373,7 @@ class Serving:
     async def _listen(self):
         """The address. Raises an OSError that says where it could not."""
         o = self.o
-        front = Front(self.routes, connections=o.connections, head_seconds=o.head_timeout,
+        front = Front(self.routes, connections=self.connections, head_seconds=o.head_timeout,
                       keepalive_timeout=o.idle_timeout, auto_decompress=False, access_log=None,
                       lingering_time=1.0)
         self.runner = web.ServerRunner(front)

@@ -1,6 +1,8 @@
 """The server over sockets: every path, every kind of refusal, limits, keys, hostile clients."""
 
 import json
+import pathlib
+import re
 import socket
 import subprocess
 import sys
@@ -426,6 +428,44 @@ def test_r12_heads_have_to_come_in_time_and_connections_are_counted():
         for h in held:
             assert h.recv(10) == b""
         assert s.health()["status"] == "ok"
+
+
+def limited_to(descriptors):
+    return ["sh", "-c", f'ulimit -n {descriptors} && exec "$0" "$@"', sys.executable, "-m", "serve"]
+
+
+def test_r12_descriptors_do_not_run_out_before_connections_do():
+    """Symptom: nobody was answered, and a thousand traces a second were in the log."""
+    with Server(command=limited_to(256 + 3)) as s:
+        s.ready()
+        warned = s.wait_for_event("fewer_connections")
+        assert warned["connections"] == 3 and "259" in warned["why"] and "ulimit" in warned["why"]
+        held = [s.connect() for _ in range(3)]
+        for _ in range(20):
+            assert s.get("/health").status == 503
+        for other in held:
+            other.close()
+        deadline = time.monotonic() + PATIENCE
+        while s.get("/health").status != 200:
+            assert time.monotonic() < deadline
+        assert not [e for e in s.events() if e["level"] == "error"]
+
+
+def test_r12_too_few_descriptors_are_said_before_a_model_is_read():
+    done = subprocess.run([*limited_to(200), str(DEMO), "--port", "0"], env=clean_env(),
+                          capture_output=True, text=True, timeout=PATIENCE, cwd="/")
+    assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
+    assert "--connections 512" in done.stderr and "200" in done.stderr and "ulimit" in done.stderr
+
+
+def test_r12_the_soft_limit_is_raised_for_the_connections_that_were_asked_for():
+    command = limited_to(2000)
+    command[2] = command[2].replace("&&", "&& ulimit -Sn 300 &&", 1)
+    with Server("--connections", 700, command=command) as s:
+        s.ready()
+        limits = pathlib.Path(f"/proc/{s.process.pid}/limits").read_text()
+        assert re.search(r"Max open files +956 +2000 ", limits), limits
+        assert not s.events("fewer_connections")
 
 
 def test_r12_many_bodies_at_once_do_not_fill_memory():
