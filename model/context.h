@@ -34,7 +34,7 @@ struct waste_session { /* the public handle */
     struct session s;
     waste_ctx *ctx;
     void *memory;
-    struct shared_grammar *grammar; /* NULL: none */
+    struct waste_grammar *grammar; /* NULL: none */
     struct grammar_match *match;
     struct image_queue images;
     struct think_limit limit;
