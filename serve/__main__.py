@@ -4,13 +4,14 @@ import argparse
 import asyncio
 import ctypes
 import errno
+import functools
 import json
 import logging
 import os
 import pathlib
 import re
-import signal
 import resource
+import signal
 import socket
 import sys
 import time
@@ -31,8 +32,8 @@ except ImportError as e:
     sys.exit(f"waste serve: {e}")
 
 M_MMAP_THRESHOLD = -3  # of malloc.h
-
 FILES = 256  # descriptors beside those of connections: the model's files, states, the loop's own
+
 
 def size(text):
     """46G, 512M, 1024: bytes."""
@@ -321,7 +322,6 @@ def reason(error):
     return os.strerror(error.errno) if known else error.strerror or str(error)
 
 
-class Serving:
 def room_for(connections, log):
     """How many of these there are descriptors for. Where they run out, nobody is told anything."""
     soft, hard = (n if n != resource.RLIM_INFINITY else sys.maxsize
@@ -342,13 +342,14 @@ def room_for(connections, log):
     return min(connections, hard - FILES)
 
 
+class Serving:
     """A server from its first listening socket to its last answer."""
 
     def __init__(self, o, log):
         self.o, self.log = o, log
         self.socket = None
-        self.keys = read_keys(o)
         self.connections = room_for(o.connections, log)
+        self.keys = read_keys(o)
         if o.state_dir:
             check_state_dir(o.state_dir)
         self.model = model = Model(o, log)
@@ -363,7 +364,7 @@ def room_for(connections, log):
         self.scheduler = Scheduler(
             model.open, sessions=model.opts.max_sessions, queue=o.queue, chunk=o.chunk,
             max_tokens=o.max_tokens, states=(o.state_dir, o.state_bytes, o.state_every), log=log,
-            learn=o.learn)
+            compiled=functools.partial(engine.Grammar, self.tokenizer), learn=o.learn)
         name = pathlib.Path(o.model).resolve().name
         self.routes = Routes(
             scheduler=self.scheduler, tokenizer=self.tokenizer, chat=chat, chat_missing=missing,

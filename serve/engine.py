@@ -146,7 +146,7 @@ class Sampling(Structure):
                 ("stop_tokens", c_void_p), ("n_stop", c_size_t),
                 *_fields(c_uint32, "n_logprobs reserved0"), ("grammar", c_char_p),
                 *_fields(c_int32, "grammar_kind grammar_after"), ("close_ids", POINTER(c_int32)),
-                *_fields(c_uint32, "n_close close_after")]
+                *_fields(c_uint32, "n_close close_after"), ("compiled", c_void_p)]
 
 
 class Item(Structure):
@@ -275,6 +275,9 @@ _PROTOTYPES = {
     "waste_stops_room": (c_size_t, [c_void_p, c_size_t]),
     "waste_stops_feed": (c_size_t, [c_void_p, c_char_p, c_size_t, c_int, c_void_p,
                                     POINTER(c_int32)]),
+    "waste_grammar_open": (c_int, [c_void_p, c_int32, c_char_p, c_int32, POINTER(c_void_p)]),
+    "waste_grammar_bytes": (c_size_t, [c_void_p]),
+    "waste_grammar_close": (None, [c_void_p]),
     "waste_sampling_init": (None, [POINTER(Sampling)]),
     "waste_session_open": (c_int, [c_void_p, POINTER(c_void_p)]),
     "waste_session_default": (c_void_p, [c_void_p]),
@@ -454,6 +457,21 @@ class Stops:
 
     def close(self):
         lib.waste_stops_close(self.handle)
+        self.handle = None
+
+    __del__ = close
+
+
+class Grammar:
+    """Compiled: what takes up to seconds of the thread that makes it. Any thread."""
+
+    def __init__(self, tokenizer, text, kind):
+        self.handle = c_void_p()  # first: what failed to open is closed, too
+        check(lib.waste_grammar_open(tokenizer.handle, kind, text, -1, byref(self.handle)))
+        self.n_bytes = lib.waste_grammar_bytes(self.handle)
+
+    def close(self):
+        lib.waste_grammar_close(self.handle)
         self.handle = None
 
     __del__ = close

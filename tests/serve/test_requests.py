@@ -130,6 +130,13 @@ def test_sampling_reaches_the_library_by_its_names():
     assert sampling_of({}).repeat_window == 64, "what is not said is the library's default"
 
 
+def test_a_grammar_does_not_end_at_a_nul():
+    """What stood behind it was left out without a word."""
+    for made in (constrain.of_text, lambda f: constrain.of_prompt(None, f)):
+        error = refused(made, Fields({"grammar": 'root ::= "a"\0 | "b"'}))
+        assert error.param == "grammar" and "NUL at 12" in error.message
+
+
 def test_a_budget_of_thinking_has_several_names():
     assert chat(thinking_budget=0).thinking_budget == 0
     assert chat(thinking={"type": "enabled", "budget_tokens": 9}).thinking_budget == 9
@@ -239,13 +246,6 @@ def test_anthropic_structured_outputs_are_a_response_format():
         assert body["response_format"]["json_schema"]["schema"] == schema
 
 
-@pytest.mark.parametrize("member, value", [
-    ("stop_sequences", ["x" * 3000]), ("mcp_servers", [{"url": "http://x"}]), ("container", "c"),
-    ("guided_regex", "a+")])
-def test_anthropic_knows_what_it_cannot_do(member, value):
-    assert refused(anthropic.options, Fields({"max_tokens": 1, member: value})).param == member
-
-
 @pytest.mark.parametrize("thinking, thinks, want", [
     ({"type": "enabled", "budget_tokens": 1024}, True, {"reasoning_effort": "low"}),
     ({"type": "enabled", "budget_tokens": 90000}, True, {"reasoning_effort": "max"}),
@@ -261,6 +261,13 @@ def test_anthropic_thinking_that_cannot_be_is_refused_with_what_helps(thinking):
     error = refused(anthropic.conversation, Fields({"messages": [], "thinking": thinking}), False)
     assert error.param == "thinking" and "does not reason" in error.message
     assert "leave it out" in error.message and '"disabled"' in error.message
+
+
+@pytest.mark.parametrize("member, value", [
+    ("stop_sequences", ["x" * 3000]), ("mcp_servers", [{"url": "http://x"}]), ("container", "c"),
+    ("guided_regex", "a+")])
+def test_anthropic_knows_what_it_cannot_do(member, value):
+    assert refused(anthropic.options, Fields({"max_tokens": 1, member: value})).param == member
 
 
 # ---- responses ----
