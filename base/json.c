@@ -1,14 +1,13 @@
 #include "base/json.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
+
+#include "base/slurp.h"
 
 #define EXACT_MAX (INT64_C(1) << 53) /* beyond it a double skips integers */
 
@@ -109,59 +108,20 @@ int json_parse(json_t **out, const char *text, size_t len, const char *name, str
                    json_printable(what, sizeof(what), error.text, strlen(error.text)));
 }
 
-/* The whole file into memory; the caller frees. */
-static int slurp(char **out, int fd, size_t bytes, const char *file, struct err *e)
-{
-    char *text = malloc(bytes);
-    size_t got = 0;
-
-    if (!text)
-        return err_set(e, ERR_NOMEM, "%s: %zu bytes", file, bytes);
-    while (got < bytes) {
-        ssize_t n = read(fd, text + got, bytes - got);
-
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0) {
-            int errnum = errno;
-
-            free(text);
-            return n < 0 ? err_sys(e, errnum, "%s", file)
-                         : err_set(e, ERR_IO, "%s: got %zu of %zu bytes", file, got, bytes);
-        }
-        got += (size_t)n;
-    }
-    *out = text;
-    return 0;
-}
-
 int json_parse_file(json_t **out, int dirfd, const char *file, size_t max_bytes, struct err *e)
 {
-    /* Not blocking: a FIFO of that name must not hang the open. */
-    int fd = openat(dirfd, file, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-    struct stat st;
-    char *text = NULL;
+    char *text;
+    size_t n;
+    int rc;
 
-    if (fd < 0)
-        return err_open(e, errno, dirfd, file);
-    if (fstat(fd, &st))
-        err_sys(e, errno, "%s", file);
-    else if (!S_ISREG(st.st_mode))
-        err_set(e, ERR_IO, "%s: not a regular file", file);
-    else if (!st.st_size)
-        err_set(e, ERR_FORMAT, "%s: it is empty (an incomplete copy?)", file);
-    else if ((uint64_t)st.st_size > max_bytes)
-        err_set(e, ERR_LIMIT, "%s: %" PRId64 " bytes, it may have %zu", file, (int64_t)st.st_size,
-                max_bytes);
-    else if (!slurp(&text, fd, (size_t)st.st_size, file, e) &&
-             !json_parse(out, text, (size_t)st.st_size, file, e)) {
-        free(text);
-        close(fd);
-        return 0;
-    }
+    if (slurp(&text, &n, dirfd, file, max_bytes, e))
+        return e->code;
+    if (!text)
+        return err_open(e, ENOENT, dirfd, file);
+    rc = n ? json_parse(out, text, n, file, e)
+           : err_set(e, ERR_FORMAT, "%s: it is empty (an incomplete copy?)", file);
     free(text);
-    close(fd);
-    return e->code;
+    return rc;
 }
 
 struct json_at json_root(const json_t *object, const char *name)

@@ -585,12 +585,15 @@ static int to_name(const void *name, const void *entry)
     return strcmp(name, ((const struct trunk_entry *)entry)->name);
 }
 
+const struct trunk_entry *manifest_entry(const struct manifest *m, const char *name)
+{
+    return m->n_trunk ? bsearch(name, m->trunk, m->n_trunk, sizeof(*m->trunk), to_name) : NULL;
+}
+
 const struct trunk_entry *manifest_tensor(const struct manifest *m, const char *name)
 {
     char full[sizeof(m->prefix) + NAME_MAX_BYTES + 1];
     int n = snprintf(full, sizeof(full), "%s%s", m->prefix, name);
 
-    if (n < 0 || (size_t)n >= sizeof(full) || !m->n_trunk)
-        return NULL;
-    return bsearch(full, m->trunk, m->n_trunk, sizeof(*m->trunk), to_name);
+    return n < 0 || (size_t)n >= sizeof(full) ? NULL : manifest_entry(m, full);
 }

@@ -58,7 +58,8 @@ int manifest_parse(struct manifest *out, const char *text, size_t len, uint64_t 
                    struct err *e);
 void manifest_release(struct manifest *m);
 
-/* NULL when not listed. `name` without the prefix. */
+/* NULL when not listed. manifest_tensor puts the prefix before the name: all but the tower's. */
+const struct trunk_entry *manifest_entry(const struct manifest *m, const char *name);
 const struct trunk_entry *manifest_tensor(const struct manifest *m, const char *name);
 
 /* Rule B2: a file name that cannot lead out of its directory on any system. */

@@ -4,70 +4,24 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/slurp.h"
 #include "model/context.h"
 
-/* At most n bytes of fd; fewer where it ends. -1: errno says why. */
-static ssize_t read_up_to(int fd, uint8_t *to, size_t n)
+/* A picture's file, whole; the caller frees it. */
+static int read_file(char **out, size_t *n, const char *path, struct err *e)
 {
-    size_t at = 0;
-
-    while (at < n) {
-        ssize_t got = read(fd, to + at, n - at);
-
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got < 0)
-            return -1;
-        if (!got)
-            break;
-        at += (size_t)got;
-    }
-    return (ssize_t)at;
-}
-
-/* All of a regular file of at most IMAGE_FILE_MAX bytes; the caller frees it. */
-static int read_file(uint8_t **out, size_t *n, const char *path, struct err *e)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    uint8_t *data = NULL;
-    ssize_t got = 0;
-    struct stat st;
-
-    if (fd < 0 || fstat(fd, &st)) {
-        err_sys(e, errno, "%s", path);
-    } else if (!S_ISREG(st.st_mode)) {
-        err_set(e, ERR_IO, "%s: not a regular file", path);
-    } else if (st.st_size > IMAGE_FILE_MAX) {
-        err_set(e, ERR_LIMIT, "%s: %lld bytes, a picture has at most %d", path,
-                (long long)st.st_size, IMAGE_FILE_MAX);
-    } else if (!(data = malloc((size_t)st.st_size + 1))) {
-        err_set(e, ERR_NOMEM, "%s: %lld bytes", path, (long long)st.st_size);
-    } else {
-        got = read_up_to(fd, data, (size_t)st.st_size);
-        if (got < 0)
-            err_sys(e, errno, "%s", path);
-        else
-            e->code = 0;
-    }
-    if (fd >= 0)
-        close(fd);
-    if (e->code) {
-        free(data);
+    if (slurp(out, n, AT_FDCWD, path, IMAGE_FILE_MAX, e))
         return e->code;
-    }
-    *out = data;
-    *n = (size_t)got;
-    return 0;
+    return *out ? 0 : err_open(e, ENOENT, AT_FDCWD, path);
 }
 
 waste_status waste_image_dimensions(const char *path, uint32_t *width, uint32_t *height)
 {
     struct image_head head;
     struct err e = {0};
-    uint8_t *data;
+    char *data;
     size_t n;
     int rc;
 
@@ -77,7 +31,7 @@ waste_status waste_image_dimensions(const char *path, uint32_t *width, uint32_t 
     }
     if (read_file(&data, &n, path, &e))
         return thread_fail(&e);
-    rc = image_head(&head, data, n, &e);
+    rc = image_head(&head, (const uint8_t *)data, n, &e);
     free(data);
     if (rc) {
         err_wrap(&e, "%s", path);
@@ -295,7 +249,7 @@ waste_status waste_image_add(waste_ctx *ctx, const char *path, uint32_t *n_rows)
 {
     struct err e = {0};
     waste_status st = ctx_enter(ctx);
-    uint8_t *data;
+    char *data;
     size_t n;
 
     if (st != WASTE_OK)
@@ -308,7 +262,7 @@ waste_status waste_image_add(waste_ctx *ctx, const char *path, uint32_t *n_rows)
     }
     if (read_file(&data, &n, path, &e))
         return ctx_fail(ctx, &e);
-    if (image_add(&ctx->session[0], data, n, n_rows, &e))
+    if (image_add(&ctx->session[0], (const uint8_t *)data, n, n_rows, &e))
         err_wrap(&e, "%s", path);
     free(data);
     return step_end(ctx, e.code, &e);

@@ -1,5 +1,6 @@
 #include "model/chat_grammar.h"
 
+#include "base/list.h"
 #include "model/grammar.h"
 #include "model/json_schema.h"
 #include "model/json_write.h"
@@ -12,19 +13,11 @@
 static struct answer_tool *tool_add(struct prompt *p)
 {
     struct answer_rules *a = &p->answer;
-    size_t cap = a->tools_cap ? 2 * a->tools_cap : 8;
-    struct answer_tool *more;
 
-    if (a->n_tools == a->tools_cap) {
-        more = realloc(a->tools, cap * sizeof(*more));
-        if (!more) {
-            p->failed = true;
-            return NULL;
-        }
-        a->tools = more;
-        a->tools_cap = cap;
-    }
-    return &a->tools[a->n_tools++];
+    if (list_room(&a->tools, &a->tools_cap, a->n_tools + 1, sizeof(*a->tools)))
+        return &a->tools[a->n_tools++];
+    p->failed = true;
+    return NULL;
 }
 
 static bool says_object(const struct node *type)

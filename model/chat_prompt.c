@@ -1,19 +1,14 @@
 #include "model/chat_prompt.h"
 
+#include "base/list.h"
+
 /* Room for one more; NULL: there is none, and the prompt has failed. */
 static void *one_more(struct prompt *p, void *array, size_t n, size_t *cap, size_t size)
 {
-    size_t more = *cap ? 2 * *cap : 16;
-    void *to;
-
-    if (n < *cap)
+    if (!p->failed && list_room(&array, cap, n + 1, size))
         return array;
-    to = p->failed || more > SIZE_MAX / size ? NULL : realloc(array, more * size);
-    if (to)
-        *cap = more;
-    else
-        p->failed = true;
-    return to;
+    p->failed = true;
+    return NULL;
 }
 
 static size_t text_used(const struct prompt *p)

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/machine.h"
+#include "base/slurp.h"
 #include "expertfs/quantise.h"
 #include "model/convert_state.h"
 
@@ -43,7 +44,7 @@ static int read_release(struct convert *cv, struct err *e)
     size_t n;
     int bad;
 
-    if (release_file(&text, &n, cv->dirfd, name, GENERATION_BYTES, e))
+    if (slurp(&text, &n, cv->dirfd, name, GENERATION_BYTES, e))
         return e->code;
     bad = text ? json_parse(&generation, text, n, name, e) : 0;
     free(text);

@@ -4,20 +4,14 @@
 #include <string.h>
 
 #include "base/hash.h"
+#include "base/list.h"
 #include "model/utf8.h"
 
 uint32_t nfa_state(struct nfa *a)
 {
-    if (a->n == a->cap) {
-        uint32_t cap = a->cap ? 2 * a->cap : 256;
-        uint32_t *p = realloc(a->first, cap * sizeof(*p));
-
-        if (!p) {
-            a->no_memory = true;
-            return 0;
-        }
-        a->first = p;
-        a->cap = cap;
+    if (!list_room(&a->first, &a->cap, (size_t)a->n + 1, sizeof(*a->first))) {
+        a->no_memory = true;
+        return 0;
     }
     a->first[a->n] = NFA_NONE;
     return a->n++;
@@ -25,16 +19,9 @@ uint32_t nfa_state(struct nfa *a)
 
 static void edge_add(struct nfa *a, uint32_t from, struct nfa_edge edge)
 {
-    if (a->n_edges == a->cap_edges) {
-        uint32_t cap = a->cap_edges ? 2 * a->cap_edges : 512;
-        struct nfa_edge *p = realloc(a->edge, cap * sizeof(*p));
-
-        if (!p) {
-            a->no_memory = true;
-            return;
-        }
-        a->edge = p;
-        a->cap_edges = cap;
+    if (!list_room(&a->edge, &a->cap_edges, (size_t)a->n_edges + 1, sizeof(*a->edge))) {
+        a->no_memory = true;
+        return;
     }
     if (from >= a->n)
         return; /* a state that memory was missing for */
@@ -217,7 +204,8 @@ int dfa_trim(struct dfa *d, struct err *e)
 /* Sets of NFA states, each a sorted run in one list, found by hash. */
 struct sets {
     uint32_t *item, *begin; /* set i: item[begin[i]...begin[i + 1]) */
-    uint32_t n, max, n_items, cap_items;
+    uint32_t n, max, n_items;
+    size_t cap_items;
     uint32_t *table, table_mask;
 };
 
@@ -243,16 +231,9 @@ static uint32_t sets_find(struct sets *s, const uint32_t *item, uint32_t n, bool
     }
     if (s->n == s->max)
         return UINT32_MAX;
-    if (s->n_items + n > s->cap_items) {
-        uint32_t cap = 2 * (s->n_items + n) + 1024;
-        uint32_t *p = realloc(s->item, cap * sizeof(*p));
-
-        if (!p) {
-            *no_memory = true;
-            return UINT32_MAX;
-        }
-        s->item = p;
-        s->cap_items = cap;
+    if (!list_room(&s->item, &s->cap_items, (size_t)s->n_items + n, sizeof(*s->item))) {
+        *no_memory = true;
+        return UINT32_MAX;
     }
     memcpy(s->item + s->n_items, item, n * sizeof(*item));
     s->n_items += n;

@@ -35,7 +35,8 @@ struct nfa_edge {
 struct nfa {
     uint32_t *first; /* state -> its edges */
     struct nfa_edge *edge;
-    uint32_t n, n_edges, cap, cap_edges;
+    uint32_t n, n_edges;
+    size_t cap, cap_edges;
     bool no_memory;
 };
 #define NFA_NONE UINT32_MAX

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/json.h"
+#include "base/list.h"
 #include "model/intern.h"
 #include "model/json_schema.h"
 #include "model/utf8.h"
@@ -17,7 +18,7 @@ struct parser {
     struct intern names;
     uint32_t *rule; /* [names.n] */
     size_t *first;  /* the byte where it is first named */
-    size_t cap;
+    size_t cap_rule, cap_first;
     unsigned groups;
     uint32_t start; /* in names, of %start; INTERN_NONE: root */
     struct err *e;
@@ -112,18 +113,8 @@ static uint32_t name_take(struct parser *p, size_t n)
     for (size_t k = 0; k < n; k++)
         word[k] = (uint8_t)p->at[k];
     i = intern_put(&p->names, word, (uint32_t)n, &fresh);
-    if (i != INTERN_NONE && fresh && i >= p->cap) {
-        size_t cap = 2 * (size_t)i + 64;
-        uint32_t *rule = realloc(p->rule, cap * sizeof(*rule));
-        size_t *first;
-
-        p->rule = rule ? rule : p->rule;
-        first = rule ? realloc(p->first, cap * sizeof(*first)) : NULL;
-        p->first = first ? first : p->first;
-        p->cap = first ? cap : p->cap;
-        i = first ? i : INTERN_NONE;
-    }
-    if (i == INTERN_NONE)
+    if (i == INTERN_NONE || !list_room(&p->rule, &p->cap_rule, (size_t)i + 1, sizeof(*p->rule)) ||
+        !list_room(&p->first, &p->cap_first, (size_t)i + 1, sizeof(*p->first)))
         return refuse_as(p, ERR_NOMEM, "no memory for its names");
     if (fresh) {
         p->rule[i] = rule_new(p->r, p->at, n);
@@ -407,17 +398,10 @@ struct list { /* of expressions, growing */
 
 static void list_add(struct parser *p, struct list *l, uint32_t x)
 {
-    if (l->n == l->cap) {
-        uint32_t *q = realloc(l->x, (2 * l->cap + 8) * sizeof(*q));
-
-        if (!q) {
-            refuse_as(p, ERR_NOMEM, "no memory for its parts");
-            return;
-        }
-        l->x = q;
-        l->cap = 2 * l->cap + 8;
-    }
-    l->x[l->n++] = x;
+    if (list_room(&l->x, &l->cap, l->n + 1, sizeof(*l->x)))
+        l->x[l->n++] = x;
+    else
+        refuse_as(p, ERR_NOMEM, "no memory for its parts");
 }
 
 static uint32_t sequence(struct parser *p)

@@ -5,20 +5,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/list.h"
+
 bool match_room(struct grammar_match *m, void *list, size_t *cap, size_t used, size_t size)
 {
-    void **p = list, *q;
-
-    if (used < *cap)
+    if (list_room(list, cap, used + 1, size))
         return true;
-    q = realloc(*p, (2 * used + 64) * size);
-    if (!q) {
-        m->no_memory = true;
-        return false;
-    }
-    *p = q;
-    *cap = 2 * used + 64;
-    return true;
+    m->no_memory = true;
+    return false;
 }
 
 void spots_copy(struct grammar_match *m, struct spots *to, const struct spots *from)

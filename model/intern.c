@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/list.h"
+
 enum { FIRST = 256 };
 
 bool intern_open(struct intern *in)
@@ -36,7 +38,7 @@ void intern_clear(struct intern *in)
 
 size_t intern_bytes(const struct intern *in)
 {
-    return sizeof(uint32_t) * ((size_t)in->cap_words + in->cap + in->mask);
+    return sizeof(uint32_t) * (in->cap_words + in->cap + in->mask);
 }
 
 static uint32_t hash(const uint32_t *word, uint32_t n)
@@ -67,15 +69,8 @@ static uint32_t seek(const struct intern *in, const uint32_t *word, uint32_t n)
 
 static bool grow(struct intern *in, uint32_t n)
 {
-    if (in->n_words + n > in->cap_words) {
-        uint32_t cap = 2 * (in->n_words + n);
-        uint32_t *p = realloc(in->word, cap * sizeof(*p));
-
-        if (!p)
-            return false;
-        in->word = p;
-        in->cap_words = cap;
-    }
+    if (!list_room(&in->word, &in->cap_words, (size_t)in->n_words + n, sizeof(*in->word)))
+        return false;
     if (in->n == in->cap) {
         uint32_t cap = 2 * in->cap, mask = 2 * cap - 1;
         uint32_t *begin = realloc(in->begin, (cap + 1) * sizeof(*begin));

@@ -9,7 +9,8 @@
 struct intern {
     uint32_t *word, *begin; /* list i: word[begin[i]...begin[i + 1]) */
     uint32_t *table;        /* open addressing; INTERN_NONE: free */
-    uint32_t n, n_words, cap, cap_words, mask;
+    uint32_t n, n_words, cap, mask;
+    size_t cap_words;
 };
 
 #define INTERN_NONE UINT32_MAX

@@ -6,6 +6,7 @@
 
 #include "base/buf.h"
 #include "base/json.h"
+#include "base/list.h"
 #include "model/json_literal.h"
 #include "model/json_schema_values.h"
 #include "model/json_text.h"
@@ -33,18 +34,10 @@ static int shared_put(const char *text, size_t n, void *to)
 /* Is there room for element `at`? Grows *list, of *cap elements. */
 static bool room(struct rules *r, void *list, size_t *cap, size_t at, size_t size)
 {
-    void **p = list, *more;
-
-    if (at < *cap)
+    if (list_room(list, cap, at + 1, size))
         return true;
-    more = realloc(*p, (2 * at + 64) * size);
-    if (!more) {
-        err_set(&r->failed, ERR_NOMEM, "schema");
-        return false;
-    }
-    *p = more;
-    *cap = 2 * at + 64;
-    return true;
+    err_set(&r->failed, ERR_NOMEM, "schema");
+    return false;
 }
 
 /* Tools and properties are often alike: where the rule of a schema with this text is, or is to be

@@ -1,14 +1,11 @@
 #include "model/release_files.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
+#include "base/slurp.h"
 #include "model/ranks.h"
 #include "model/specials.h"
 #include "model/tokenizer.h"
@@ -26,59 +23,6 @@ void notice_add(struct notices *n, const char *fmt, ...)
     va_end(ap);
 }
 
-static int read_all(int fd, char *out, size_t n)
-{
-    for (size_t at = 0; at < n;) {
-        ssize_t got = read(fd, out + at, n - at);
-
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got <= 0)
-            return got ? errno : EIO;
-        at += (size_t)got;
-    }
-    return 0;
-}
-
-int release_file(char **bytes, size_t *n, int dirfd, const char *name, size_t most, struct err *e)
-{
-    /* Not blocking: a FIFO of that name must not hang the open. */
-    int fd = openat(dirfd, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY), bad;
-    struct stat st;
-    char *text;
-
-    if (fd < 0 && no_such_entry(dirfd, name)) {
-        *bytes = NULL;
-        *n = 0;
-        return 0;
-    }
-    if (fd < 0)
-        return err_open(e, errno, dirfd, name);
-    if (fstat(fd, &st)) {
-        err_sys(e, errno, "%s", name);
-        close(fd);
-        return e->code;
-    }
-    if (!S_ISREG(st.st_mode) || (uint64_t)st.st_size > most) {
-        close(fd);
-        if (!S_ISREG(st.st_mode))
-            return err_set(e, ERR_IO, "%s: not a regular file", name);
-        return err_set(e, ERR_LIMIT, "%s: %lld bytes, more than %zu", name, (long long)st.st_size,
-                       most);
-    }
-    text = malloc((size_t)st.st_size + 1);
-    bad = text ? read_all(fd, text, (size_t)st.st_size) : ENOMEM;
-    close(fd);
-    if (bad) {
-        free(text);
-        return err_sys(e, bad, "%s", name);
-    }
-    text[st.st_size] = 0;
-    *bytes = text;
-    *n = (size_t)st.st_size;
-    return 0;
-}
-
 /* *out NULL: there is no such file. */
 static int read_json(json_t **out, int dirfd, const char *name, struct err *e)
 {
@@ -87,7 +31,7 @@ static int read_json(json_t **out, int dirfd, const char *name, struct err *e)
     int bad;
 
     *out = NULL;
-    if (release_file(&text, &n, dirfd, name, JSON_BYTES, e))
+    if (slurp(&text, &n, dirfd, name, JSON_BYTES, e))
         return e->code;
     bad = text ? json_parse(out, text, n, name, e) : 0;
     free(text);
@@ -138,7 +82,7 @@ static int read_tokenizer(struct release_files *f, int dirfd, uint32_t *n_ranks,
 
     *n_ranks = 0;
     for (i = 0; i < 2 && !text; i++)
-        if (release_file(&text, &n, dirfd, names[i], RANKS_BYTES_MAX, e))
+        if (slurp(&text, &n, dirfd, names[i], RANKS_BYTES_MAX, e))
             return e->code;
     if (!text) {
         notice_add(notices, "no tokenizer.model in the release: only token ids can be used");
@@ -313,7 +257,7 @@ static int read_template(struct release_files *f, int dirfd, const json_t *token
     size_t n;
     int bad = 0;
 
-    if (release_file(&text, &n, dirfd, name, TEMPLATE_BYTES, e))
+    if (slurp(&text, &n, dirfd, name, TEMPLATE_BYTES, e))
         return e->code;
     if (text) {
         add_file(f, name, text, n);

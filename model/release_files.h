@@ -20,10 +20,6 @@ struct notices {
 
 void notice_add(struct notices *n, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* Read dir/name; *bytes is NUL-terminated, the caller's to free, NULL when there is no such file.
- * ERR_IO, ERR_LIMIT: larger than most. */
-int release_file(char **bytes, size_t *n, int dirfd, const char *name, size_t most, struct err *e);
-
 enum { SIDE_FILES_MAX = 5 };
 
 struct release_files { /* of the container, in memory */

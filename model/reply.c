@@ -1,6 +1,7 @@
 #include "model/reply.h"
 
 #include "base/hash.h"
+#include "base/list.h"
 #include "model/json_write.h"
 
 #include <inttypes.h>
@@ -10,21 +11,10 @@
 
 static waste_event *add_event(struct reply *r, uint32_t kind)
 {
-    if (r->n_events == r->events_cap) {
-        size_t cap = r->events_cap ? 2 * r->events_cap : 8;
-        waste_event *events = realloc(r->events, cap * sizeof(*events));
-        size_t *at = NULL;
-
-        if (events)
-            r->events = events;
-        if (events)
-            at = realloc(r->at, cap * sizeof(*at));
-        if (!at) {
-            r->failed = true;
-            return NULL;
-        }
-        r->at = at;
-        r->events_cap = cap;
+    if (!list_room(&r->events, &r->events_cap, r->n_events + 1, sizeof(*r->events)) ||
+        !list_room(&r->at, &r->at_cap, r->n_events + 1, sizeof(*r->at))) {
+        r->failed = true;
+        return NULL;
     }
     r->at[r->n_events] = r->text.n;
     r->events[r->n_events] = (waste_event){.kind = kind, .number = -1};
@@ -64,16 +54,9 @@ void reply_call_begin(struct reply *r, struct str name, int32_t number)
     struct reply_call *call;
     waste_event *event;
 
-    if (r->n_calls == r->calls_cap) {
-        uint32_t cap = r->calls_cap ? 2 * r->calls_cap : 4;
-
-        call = realloc(r->calls, cap * sizeof(*call));
-        if (!call) {
-            r->failed = true;
-            return;
-        }
-        r->calls = call;
-        r->calls_cap = cap;
+    if (!list_room(&r->calls, &r->calls_cap, (size_t)r->n_calls + 1, sizeof(*r->calls))) {
+        r->failed = true;
+        return;
     }
     call = &r->calls[r->n_calls++];
     *call = (struct reply_call){.number = number};

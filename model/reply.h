@@ -48,15 +48,16 @@ struct reply {
 
     struct buf reasoning, response;
     struct reply_call *calls;
-    uint32_t n_calls, calls_cap;
+    uint32_t n_calls;
+    size_t calls_cap;
     bool call_open; /* the last one */
     bool done, failed;
     bool held; /* by a grammar: the half of a character or of markup before a cut is no text */
 
     struct buf text; /* of this call's events; their `len` is right, `text` an offset */
     waste_event *events;
-    size_t n_events, events_cap;
-    size_t *at; /* [events_cap] where in text an event's begins */
+    size_t n_events, events_cap, at_cap;
+    size_t *at; /* [n_events] where in text an event's begins */
     struct buf message;
 };
 

@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/list.h"
+
 enum { NFA_STATES_MAX = 1 << 14 };
 
 void rules_release(struct rules *r)
@@ -32,26 +34,16 @@ int rules_fail(struct rules *r, const struct err *e)
 static bool room(struct rules *r, void *list, size_t *cap, size_t used, size_t n, size_t size,
                  size_t most)
 {
-    void **p = list;
-
     if (r->failed.code)
         return false;
     if (n > most - used) {
         err_set(&r->failed, ERR_LIMIT, "the grammar has more than %zu parts", most);
         return false;
     }
-    if (used + n > *cap) {
-        size_t more = 2 * (used + n) + 64;
-        void *q = realloc(*p, more * size);
-
-        if (!q) {
-            err_set(&r->failed, ERR_NOMEM, "grammar of %zu parts", more);
-            return false;
-        }
-        *p = q;
-        *cap = more;
-    }
-    return true;
+    if (list_room(list, cap, used + n, size))
+        return true;
+    err_set(&r->failed, ERR_NOMEM, "grammar of %zu parts", used + n);
+    return false;
 }
 
 static uint32_t add(struct rules *r, struct expr x)

@@ -1,5 +1,6 @@
 #include "model/tokenizer.h"
 
+#include "base/slurp.h"
 #include "model/pieces.h"
 #include "model/ranks.h"
 #include "model/specials.h"
@@ -9,7 +10,6 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #define ID_LIMIT (1u << 24) /* if the number of embedding rows is unknown */
@@ -72,76 +72,30 @@ void tokenizer_close(struct tokenizer *t)
     free(t);
 }
 
-static int bytes_read(int fd, char *to, size_t len, const char *name, struct err *e)
-{
-    for (size_t n = 0; n < len;) {
-        ssize_t got = read(fd, to + n, len - n);
-
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got < 0)
-            return err_sys(e, errno, "%s", name);
-        if (!got)
-            return err_set(e, ERR_IO, "%s: ends at byte %zu of %zu", name, n, len);
-        n += (size_t)got;
-    }
-    return 0;
-}
-
-/* A whole file of the directory into memory; out->s stays NULL if there is none. */
-static int file_read(struct text *out, int dir, const char *name, struct err *e)
-{
-    int fd = openat(dir, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* never waits for a FIFO */
-    char *text = NULL;
-    struct stat st;
-    int rc = 0;
-
-    if (fd < 0 && no_such_entry(dir, name))
-        return 0;
-    if (fd < 0)
-        return err_open(e, errno, dir, name);
-    if (fstat(fd, &st))
-        rc = err_sys(e, errno, "%s", name);
-    else if (!S_ISREG(st.st_mode))
-        rc = err_set(e, ERR_IO, "%s: not a regular file", name);
-    else if (st.st_size > (off_t)RANKS_BYTES_MAX)
-        rc = err_set(e, ERR_LIMIT, "%s: %lld bytes, more than %u", name, (long long)st.st_size,
-                     RANKS_BYTES_MAX);
-    if (!rc) {
-        text = malloc((size_t)st.st_size + 1);
-        rc = text ? bytes_read(fd, text, (size_t)st.st_size, name, e)
-                  : err_set(e, ERR_NOMEM, "%s: %lld bytes", name, (long long)st.st_size);
-    }
-    close(fd);
-    if (rc)
-        free(text);
-    else
-        *out = (struct text){text, (size_t)st.st_size};
-    return rc;
-}
-
 int tokenizer_open(struct tokenizer **out, const char *dir, unsigned vocab_size, struct err *e)
 {
-    const char *name = "tokenizer.model";
-    struct text ranks = {0}, specials = {0};
     int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC), rc;
+    char *ranks = NULL, *specials = NULL;
+    const char *name = "tokenizer.model";
+    size_t n_ranks = 0, n_specials = 0;
 
     if (fd < 0)
         return err_sys(e, errno, "%s", dir);
-    rc = file_read(&ranks, fd, name, e);
-    if (!rc && !ranks.s) {
+    rc = slurp(&ranks, &n_ranks, fd, name, RANKS_BYTES_MAX, e);
+    if (!rc && !ranks) {
         name = "tiktoken.model";
-        rc = file_read(&ranks, fd, name, e);
+        rc = slurp(&ranks, &n_ranks, fd, name, RANKS_BYTES_MAX, e);
     }
-    if (!rc && !ranks.s)
+    if (!rc && !ranks)
         rc = err_set(e, ERR_UNSUPPORTED,
                      "container has no tokenizer.model; only token ids can be used");
     if (!rc)
-        rc = file_read(&specials, fd, "specials.json", e);
+        rc = slurp(&specials, &n_specials, fd, "specials.json", RANKS_BYTES_MAX, e);
     if (!rc)
-        rc = tokenizer_make(out, name, ranks, specials, vocab_size, e);
-    free((void *)specials.s);
-    free((void *)ranks.s);
+        rc = tokenizer_make(out, name, (struct text){ranks, n_ranks},
+                            (struct text){specials, n_specials}, vocab_size, e);
+    free(specials);
+    free(ranks);
     close(fd);
     return rc;
 }

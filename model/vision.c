@@ -488,7 +488,7 @@ static int want_one(const struct weight *w, void *arg, struct err *e)
     struct loading *a = arg;
 
     (void)e;
-    trunk_want(a->trunk, vision_entry(a->m, w->name));
+    trunk_want(a->trunk, manifest_entry(a->m, w->name));
     return 0;
 }
 
@@ -497,7 +497,7 @@ static int point_one(const struct weight *w, void *arg, struct err *e)
     struct loading *a = arg;
 
     (void)e;
-    weight_point(w, a->trunk, vision_entry(a->m, w->name));
+    weight_point(w, a->trunk, manifest_entry(a->m, w->name));
     return 0;
 }
 

@@ -126,16 +126,6 @@ int vision_shape_read(struct vision_shape *out, const struct manifest *m, int di
     return rc;
 }
 
-static int by_name(const void *name, const void *entry)
-{
-    return strcmp(name, ((const struct trunk_entry *)entry)->name);
-}
-
-const struct trunk_entry *vision_entry(const struct manifest *m, const char *name)
-{
-    return m->n_trunk ? bsearch(name, m->trunk, m->n_trunk, sizeof(*m->trunk), by_name) : NULL;
-}
-
 struct visit {
     weight_fn *fn;
     void *arg;
@@ -197,7 +187,7 @@ int vision_each(const struct vision_shape *s, struct vision_weights *to, weight_
 
 static const struct trunk_entry *listed(const struct manifest *m, const char *name, struct err *e)
 {
-    const struct trunk_entry *t = vision_entry(m, name);
+    const struct trunk_entry *t = manifest_entry(m, name);
 
     if (!t)
         err_set(e, ERR_FORMAT, "trunk: tensor \"%s\" of the vision tower is not listed", name);
@@ -263,7 +253,7 @@ int vision_weight_bytes(uint64_t *out, const struct vision_shape *s, const struc
     struct sum sum = {.m = m};
     struct vision_dense dense;
 
-    if (!vision_entry(m, "vision_tower.patch_embed.proj.weight"))
+    if (!manifest_entry(m, "vision_tower.patch_embed.proj.weight"))
         return err_set(e, ERR_UNSUPPORTED,
                        "this container has no vision tower: it was made from a text-only release");
     if (vision_dense_find(&dense, s, m, e) || vision_each(s, NULL, add_one, &sum, e))

@@ -67,7 +67,4 @@ uint32_t vision_patches_max(const struct vision_shape *s);
 /* Multiply-adds of tower and projector for a picture of so many patches. */
 uint64_t vision_macs(const struct vision_shape *s, uint32_t patches);
 
-/* NULL when not listed. The tower's names have no prefix. */
-const struct trunk_entry *vision_entry(const struct manifest *m, const char *name);
-
 #endif

@@ -8,10 +8,11 @@
 #include <string.h>
 
 #include "base/json.h"
+#include "base/list.h"
 
 struct reader {
     struct routes r;
-    size_t calls_room, ids_room;
+    size_t calls_room, ids_room, guesses_room;
     bool native;
     unsigned n_fields;                   /* of a native line */
     int64_t position;                    /* of the last native line; -1: none */
@@ -27,18 +28,6 @@ void routes_release(struct routes *r)
     memset(r, 0, sizeof(*r));
 }
 
-static bool grow(void *array, size_t *room, size_t item_bytes)
-{
-    size_t more = *room ? *room * 2 : 4096;
-    void *p = realloc(*(void **)array, more * item_bytes);
-
-    if (!p)
-        return false;
-    *(void **)array = p;
-    *room = more;
-    return true;
-}
-
 static int no_memory(struct err *e)
 {
     return err_set(e, ERR_NOMEM, "routing trace");
@@ -48,7 +37,7 @@ static int begin_call(struct reader *d, unsigned layer, struct err *e)
 {
     struct routes *r = &d->r;
 
-    if (r->n_calls == d->calls_room && !grow(&r->call, &d->calls_room, sizeof(*r->call)))
+    if (!list_room(&r->call, &d->calls_room, r->n_calls + 1, sizeof(*r->call)))
         return no_memory(e);
     r->call[r->n_calls++] =
         (struct route_call){.first = (uint32_t)r->n_ids, .layer = (uint16_t)layer};
@@ -69,13 +58,9 @@ static int add_id(struct reader *d, int64_t id, struct err *e)
         return err_set(e, ERR_FORMAT, "expert %lld twice in one layer", (long long)id);
     if (r->n_ids == ROUTES_REQUESTS_MAX)
         return err_set(e, ERR_LIMIT, "more than %d requests", ROUTES_REQUESTS_MAX);
-    if (r->n_ids == d->ids_room) {
-        size_t room = d->ids_room;
-
-        if (!grow(&r->id, &d->ids_room, sizeof(*r->id)) ||
-            (d->native && !grow(&r->guess, &room, sizeof(*r->guess))))
-            return no_memory(e);
-    }
+    if (!list_room(&r->id, &d->ids_room, r->n_ids + 1, sizeof(*r->id)) ||
+        (d->native && !list_room(&r->guess, &d->guesses_room, r->n_ids + 1, sizeof(*r->guess))))
+        return no_memory(e);
     d->seen[id] = (uint32_t)r->n_calls;
     r->id[r->n_ids++] = (uint16_t)id;
     c->n++;
