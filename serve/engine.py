@@ -10,6 +10,7 @@ where a method says otherwise; Tokenizer and Chat to any; a Reply, Stops or Utf8
 import ctypes
 import os
 import pathlib
+import types
 from ctypes import (POINTER, Structure, addressof, byref, c_char, c_char_p, c_double, c_float,
                     c_int, c_int32, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p, sizeof)
 
@@ -678,6 +679,12 @@ class Store:
         self.handle = None
 
 
+def _copied(structure):
+    """With texts of our own: those of the library go with the context, and others still ask."""
+    return types.SimpleNamespace(**{name: getattr(structure, name)
+                                    for name, *_ in structure._fields_})
+
+
 _DIGITS = bytes((b + ord("0")) % 256 for b in range(256))
 
 
@@ -688,9 +695,10 @@ class Context:
         self.handle = c_void_p()
         self._callbacks = opts.progress, opts.log  # the library keeps their addresses
         check(lib.waste_open_ex(os.fsencode(path), byref(cfg), byref(opts), byref(self.handle)))
-        self.model, self.engine = ModelInfo(), sized(EngineInfo)
-        check(lib.waste_model_get_info(self.handle, byref(self.model)), self.handle)
-        check(lib.waste_engine_info(self.handle, byref(self.engine)), self.handle)
+        model, about = ModelInfo(), sized(EngineInfo)
+        check(lib.waste_model_get_info(self.handle, byref(model)), self.handle)
+        check(lib.waste_engine_info(self.handle, byref(about)), self.handle)
+        self.model, self.engine = _copied(model), _copied(about)
 
     def sessions(self, n):
         """n of them: the default one, and others."""
