@@ -59,6 +59,7 @@ extern "C" {
 
 typedef struct waste_ctx waste_ctx;
 typedef struct waste_session waste_session;
+typedef struct waste_grammar waste_grammar;
 typedef struct waste_tokenizer waste_tokenizer;
 typedef struct waste_checkpoint waste_checkpoint;
 typedef struct waste_store waste_store;
@@ -200,6 +201,8 @@ typedef struct {
     uint64_t session_bytes;        /* part of it: one session */
     uint64_t state_fixed_bytes;    /* a saved state takes this, */
     uint64_t state_token_bytes;    /* and this for each position */
+    uint32_t vision_tower;         /* 1: the container has one, whether or not cfg.vision asks */
+    uint32_t reserved0;
 } waste_plan;
 
 /* cfg and opts may be NULL: defaults. WASTE_OK also where it does not fit: see fits. The detail:
@@ -483,10 +486,24 @@ typedef struct {
      * with WASTE_E_ARG otherwise, and nothing is committed. */
     const int32_t *close_ids;
     uint32_t n_close, close_after;
+    /* NULL, or a grammar of waste_grammar_open, in the place of the three members above that say
+     * one. The session keeps what it needs of it: the host may close it at once. WASTE_E_ARG: it
+     * was compiled with the tokenizer of another model. */
+    waste_grammar *compiled;
 } waste_sampling;
 
 /* waste_sampling.grammar_kind */
 enum { WASTE_GRAMMAR_TEXT = 0, WASTE_GRAMMAR_JSON_SCHEMA = 1 };
+
+/* Compiling takes from a fraction of a millisecond to seconds, which settings with a text take of
+ * the thread that runs the passes. Here it is done apart, by any thread and without a context;
+ * whatever the text, in bounded time and with at most 32 MiB as a result. kind, after: as
+ * grammar_kind and grammar_after. Errors: as waste_session_sampling has them. Any thread may use it
+ * and close it; a context counts it while it is in a session. */
+WASTE_API waste_status waste_grammar_open(const waste_tokenizer *t, int32_t kind, const char *text,
+                                          int32_t after, waste_grammar **out);
+WASTE_API size_t waste_grammar_bytes(const waste_grammar *g); /* memory held */
+WASTE_API void waste_grammar_close(waste_grammar *g);         /* NULL-safe */
 
 WASTE_API void waste_sampling_init(waste_sampling *p); /* size and defaults: the likeliest token */
 
@@ -557,7 +574,8 @@ typedef struct {
  * `ids` may point at `token`. The stride of the array is items[0].size; one that ends before
  * next_ids or top, as in older hosts, will do. IO, CORRUPT (also: a logit that is not finite), OOM,
  * CANCELLED, LIMIT (bias and penalties leave no finite logit): nothing was committed for any item,
- * no logprob written. ARG: refused before anything ran, items[i].status says which. */
+ * no logprob written. ARG: nothing was either; items[i].status says which is to blame, and the
+ * others go on without it. */
 WASTE_API waste_status waste_step(waste_ctx *ctx, waste_item *items, size_t n_items);
 
 /* ---- states: rewinding, saving, going on from a prefix -------------------------------------- */

@@ -5,17 +5,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/hash.h"
 #include "model/context.h"
 
-/* What a text compiles to. Sessions that are limited by the same text have the same one: the next
- * turn of a conversation with tools, and the alternatives of an answer, compile nothing. */
-struct shared_grammar {
+/* What a text compiles to, for any number of sessions: those that are limited by the same text have
+ * the same one, so that the next turn of a conversation with tools, and the alternatives of an
+ * answer, compile nothing. It never changes; whoever lets go of it last frees it. */
+struct waste_grammar {
     struct grammar *compiled;
     char *text;
     size_t len;
     int32_t kind, after;
-    unsigned users; /* sessions */
-    uint64_t charged;
+    uint64_t control; /* control_hash of the tokenizer that control tokens were named to */
+    atomic_uint users;
 };
 
 static int trie_make(waste_ctx *ctx, struct err *e)
@@ -39,20 +41,107 @@ static int trie_make(waste_ctx *ctx, struct err *e)
     return 0;
 }
 
-static void shared_close(waste_ctx *ctx, struct shared_grammar *g)
+size_t waste_grammar_bytes(const waste_grammar *g)
 {
-    if (g->users)
+    return g ? grammar_bytes(g->compiled) + g->len : 0;
+}
+
+void waste_grammar_close(waste_grammar *g)
+{
+    if (!g || atomic_fetch_sub(&g->users, 1) > 1)
         return;
-    mem_uncharge(&ctx->mem, MEM_OTHER, g->charged);
     grammar_close(g->compiled);
     free(g->text);
     free(g);
 }
 
-static struct shared_grammar *shared_find(const waste_ctx *ctx, const waste_sampling *p, size_t len)
+/* What a grammar knows of a tokenizer: which id each control token has. */
+static uint64_t control_hash(const struct tokenizer *t)
 {
+    uint64_t h = HASH_BEGIN;
+
+    for (unsigned i = 0; i < tokenizer_n_specials(t); i++) {
+        const char *text;
+        size_t len;
+        int32_t id;
+
+        tokenizer_special(t, i, &id, &text, &len);
+        h = hash_bytes(hash_step(h, (uint32_t)id), text, len);
+    }
+    return h;
+}
+
+static int grammar_check(int32_t kind, int32_t after, const struct tokenizer *t, struct err *e)
+{
+    if (kind != WASTE_GRAMMAR_TEXT && kind != WASTE_GRAMMAR_JSON_SCHEMA)
+        return err_set(e, ERR_ARG,
+                       "grammar_kind = %d is none of WASTE_GRAMMAR_TEXT = %d, "
+                       "WASTE_GRAMMAR_JSON_SCHEMA = %d",
+                       kind, WASTE_GRAMMAR_TEXT, WASTE_GRAMMAR_JSON_SCHEMA);
+    if (after >= 0 && !tokenizer_is_special(t, after))
+        return err_set(e, ERR_ARG, "grammar_after = %d is no control token of this model", after);
+    return 0;
+}
+
+/* With one user: the caller. */
+static int grammar_make(struct waste_grammar **out, const struct tokenizer *t, int32_t kind,
+                        const char *text, int32_t after, struct err *e)
+{
+    enum grammar_kind language =
+        kind == WASTE_GRAMMAR_JSON_SCHEMA ? GRAMMAR_JSON_SCHEMA : GRAMMAR_TEXT;
+    size_t len = strlen(text);
+    struct waste_grammar *g;
+
+    if (grammar_check(kind, after, t, e))
+        return e->code;
+    g = calloc(1, sizeof(*g));
+    if (!g || !(g->text = malloc(len + 1))) {
+        free(g);
+        return err_set(e, ERR_NOMEM, "a grammar of %zu bytes", len);
+    }
+    memcpy(g->text, text, len + 1);
+    g->len = len;
+    g->kind = kind;
+    g->after = after;
+    g->control = control_hash(t);
+    atomic_init(&g->users, 1);
+    if (grammar_compile(&g->compiled, language, g->text, len, t, after, e)) {
+        waste_grammar_close(g);
+        return e->code;
+    }
+    *out = g;
+    return 0;
+}
+
+waste_status waste_grammar_open(const waste_tokenizer *t, int32_t kind, const char *text,
+                                int32_t after, waste_grammar **out)
+{
+    struct err e = {0};
+
+    if (!t || !text || !out)
+        return ctx_refuse(NULL, "waste_grammar_open: tokenizer, text and out are needed");
+    *out = NULL;
+    if (grammar_make(out, (const struct tokenizer *)(const void *)t, kind, text, after, &e))
+        return thread_fail(&e);
+    return WASTE_OK;
+}
+
+/* ---- in sessions ---- */
+
+static bool used_in(const waste_ctx *ctx, const struct waste_grammar *g)
+{
+    for (unsigned i = 0; i < ctx->n_sessions; i++)
+        if (ctx->session[i].grammar == g)
+            return true;
+    return false;
+}
+
+static struct waste_grammar *find(const waste_ctx *ctx, const waste_sampling *p)
+{
+    size_t len = strlen(p->grammar);
+
     for (unsigned i = 0; i < ctx->n_sessions; i++) {
-        struct shared_grammar *g = ctx->session[i].grammar;
+        struct waste_grammar *g = ctx->session[i].grammar;
 
         if (g && g->kind == p->grammar_kind && g->after == p->grammar_after && g->len == len &&
             !memcmp(g->text, p->grammar, len))
@@ -61,97 +150,79 @@ static struct shared_grammar *shared_find(const waste_ctx *ctx, const waste_samp
     return NULL;
 }
 
-/* With no users yet. */
-static int shared_make(struct shared_grammar **out, waste_ctx *ctx, const waste_sampling *p,
-                       size_t len, struct err *e)
+/* What a session had and has no longer. */
+static void let_go(waste_ctx *ctx, struct waste_grammar *g, struct grammar_match *m)
 {
-    enum grammar_kind kind =
-        p->grammar_kind == WASTE_GRAMMAR_JSON_SCHEMA ? GRAMMAR_JSON_SCHEMA : GRAMMAR_TEXT;
-    struct shared_grammar *g = calloc(1, sizeof(*g));
-    uint64_t bytes;
-
-    if (!g || !(g->text = malloc(len + 1))) {
-        free(g);
-        return err_set(e, ERR_NOMEM, "a grammar of %zu bytes", len);
-    }
-    memcpy(g->text, p->grammar, len + 1);
-    g->len = len;
-    g->kind = p->grammar_kind;
-    g->after = p->grammar_after;
-    if (grammar_compile(&g->compiled, kind, g->text, len, ctx->tokenizer, g->after, e)) {
-        shared_close(ctx, g);
-        return e->code;
-    }
-    bytes = grammar_bytes(g->compiled) + len;
-    if (ctx_reserve(ctx, bytes, "a grammar", e)) {
-        shared_close(ctx, g);
-        return e->code;
-    }
-    g->charged = bytes;
-    *out = g;
-    return 0;
+    if (!g)
+        return;
+    match_close(m);
+    mem_uncharge(&ctx->mem, MEM_OTHER, MATCH_BYTES_MAX);
+    if (!used_in(ctx, g))
+        mem_uncharge(&ctx->mem, MEM_OTHER, waste_grammar_bytes(g));
+    waste_grammar_close(g);
 }
 
 void grammar_drop(waste_session *s)
 {
-    struct shared_grammar *g = s->grammar;
+    struct waste_grammar *g = s->grammar;
+    struct grammar_match *m = s->match;
 
-    if (!g)
-        return;
-    match_close(s->match);
-    mem_uncharge(&s->ctx->mem, MEM_OTHER, MATCH_BYTES_MAX);
-    s->match = NULL;
     s->grammar = NULL;
-    g->users--;
-    shared_close(s->ctx, g);
+    s->match = NULL;
+    let_go(s->ctx, g, m);
 }
 
-static int grammar_use(waste_session *s, struct shared_grammar *g, struct err *e)
+static int grammar_use(waste_session *s, struct waste_grammar *g, struct err *e)
 {
-    struct grammar_match *m;
+    waste_ctx *ctx = s->ctx;
+    struct waste_grammar *before = s->grammar;
+    struct grammar_match *match_before = s->match, *m;
+    uint64_t bytes = MATCH_BYTES_MAX + (used_in(ctx, g) ? 0 : waste_grammar_bytes(g));
 
-    if (match_open(&m, g->compiled, s->ctx->trie, e))
+    if (match_open(&m, g->compiled, ctx->trie, e))
         return e->code;
-    if (ctx_reserve(s->ctx, MATCH_BYTES_MAX, "a grammar", e)) {
+    if (ctx_reserve(ctx, bytes, "a grammar", e)) {
         match_close(m);
         return e->code;
     }
-    g->users++; /* first: it may be the one that goes */
-    grammar_drop(s);
+    atomic_fetch_add(&g->users, 1);
     s->grammar = g;
     s->match = m;
+    let_go(ctx, before, match_before); /* last: it may be the same one */
+    return 0;
+}
+
+/* Compiled by the host, found in a session, or made now; with a user that is the caller. */
+static int grammar_get(struct waste_grammar **out, const waste_ctx *ctx, const waste_sampling *p,
+                       struct err *e)
+{
+    struct waste_grammar *g = p->compiled ? p->compiled : find(ctx, p);
+
+    if (!g)
+        return grammar_make(out, ctx->tokenizer, p->grammar_kind, p->grammar, p->grammar_after, e);
+    if (g->control != control_hash(ctx->tokenizer))
+        return err_set(e, ERR_ARG,
+                       "compiled: the control tokens of the tokenizer that this grammar was "
+                       "compiled with are not this model's");
+    atomic_fetch_add(&g->users, 1);
+    *out = g;
     return 0;
 }
 
 int grammar_set(waste_session *s, const waste_sampling *p, struct err *e)
 {
-    waste_ctx *ctx = s->ctx;
-    struct shared_grammar *g;
-    size_t len;
+    struct waste_grammar *g;
+    int rc;
 
-    if (!p->grammar) {
+    if (!p->grammar && !p->compiled) {
         grammar_drop(s);
         return 0;
     }
-    if (p->grammar_kind != WASTE_GRAMMAR_TEXT && p->grammar_kind != WASTE_GRAMMAR_JSON_SCHEMA)
-        return err_set(e, ERR_ARG,
-                       "grammar_kind = %d is none of WASTE_GRAMMAR_TEXT = %d, "
-                       "WASTE_GRAMMAR_JSON_SCHEMA = %d",
-                       p->grammar_kind, WASTE_GRAMMAR_TEXT, WASTE_GRAMMAR_JSON_SCHEMA);
-    if (trie_make(ctx, e))
+    if (trie_make(s->ctx, e) || grammar_get(&g, s->ctx, p, e))
         return e->code;
-    if (p->grammar_after >= 0 && !tokenizer_is_special(ctx->tokenizer, p->grammar_after))
-        return err_set(e, ERR_ARG, "grammar_after = %d is no control token of this model",
-                       p->grammar_after);
-    len = strlen(p->grammar);
-    g = shared_find(ctx, p, len);
-    if (!g && shared_make(&g, ctx, p, len, e))
-        return e->code;
-    if (grammar_use(s, g, e)) {
-        shared_close(ctx, g);
-        return e->code;
-    }
-    return 0;
+    rc = grammar_use(s, g, e);
+    waste_grammar_close(g);
+    return rc;
 }
 
 static bool end_possible(const waste_ctx *ctx, int32_t id)

@@ -268,14 +268,18 @@ waste_status waste_image_add(waste_ctx *ctx, const char *path, uint32_t *n_rows)
     return step_end(ctx, e.code, &e);
 }
 
+void images_drop(waste_session *s)
+{
+    images_clear(&s->images);
+    tower_rest(s->ctx);
+}
+
 waste_status waste_session_image_clear(waste_session *s)
 {
     waste_status st = ctx_enter(s ? s->ctx : NULL);
 
-    if (st == WASTE_OK) {
-        images_clear(&s->images);
-        tower_rest(s->ctx);
-    }
+    if (st == WASTE_OK)
+        images_drop(s);
     return st;
 }
 

@@ -135,8 +135,9 @@ uint64_t expert_params(const struct hparams *hp, unsigned n)
     return 3ull * hp->inter * hp->latent * n * (hp->n_layers - hp->first_dense);
 }
 
-/* path as a container, a release's directory, or its config.json. */
-static int facts_at(struct facts *out, const char *path, const struct wish *w, struct err *e)
+/* path as a container, a release's directory, or its config.json. *tower: a container with one. */
+static int facts_at(struct facts *out, bool *tower, const char *path, const struct wish *w,
+                    struct err *e)
 {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC), rc, why = errno;
     struct manifest m;
@@ -153,6 +154,7 @@ static int facts_at(struct facts *out, const char *path, const struct wish *w, s
         if (json_parse_file(&config, fd, path, 64 << 20, e))
             return e->code;
     } else if (!fstatat(fd, "manifest.json", &st, 0)) {
+        *tower = !no_such_entry(fd, "vision.json");
         if (!manifest_read(&m, fd, path, e)) {
             if (!facts_of_manifest(out, &m, fd, e) && w->cfg.vision &&
                 facts_add_vision(out, &m, fd, w->opts.image_patches, e))
@@ -188,6 +190,7 @@ waste_status waste_plan_ex(const char *path, const waste_cfg *cfg, const waste_o
     struct plan p;
     waste_plan r = {.size = sizeof(r)};
     struct plan_request q;
+    bool tower = false;
     unsigned fp;
     int rc;
 
@@ -196,7 +199,7 @@ waste_status waste_plan_ex(const char *path, const waste_cfg *cfg, const waste_o
         return thread_fail(&e);
     }
     fp = fp_begin();
-    rc = wish_of(&w, cfg, opts, &e) || facts_at(&f, path, &w, &e);
+    rc = wish_of(&w, cfg, opts, &e) || facts_at(&f, &tower, path, &w, &e);
     fp_end(fp);
     if (rc)
         return thread_fail(&e);
@@ -228,6 +231,7 @@ waste_status waste_plan_ex(const char *path, const waste_cfg *cfg, const waste_o
     r.params_total = f.params_trunk + f.params_embed + expert_params(&f.hp, f.hp.n_experts);
     r.params_active = f.params_trunk + expert_params(&f.hp, f.hp.top_k);
     r.from_config = f.from_config;
+    r.vision_tower = tower;
     snprintf(r.arch, sizeof(r.arch), "%s", f.arch);
     r.size = out->size;
     memcpy(out, &r, out->size < sizeof(r) ? out->size : sizeof(r));

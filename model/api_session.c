@@ -16,7 +16,6 @@ waste_status waste_session_open(waste_ctx *ctx, waste_session **out)
     for (unsigned i = 0; i < ctx->n_sessions; i++)
         if (!ctx->session[i].s.open) {
             waste_session_reset(&ctx->session[i]);
-            images_clear(&ctx->session[i].images);
             waste_session_sampling(&ctx->session[i], NULL);
             atomic_store(&ctx->session[i].s.cancel, false); /* of whoever had it before */
             ctx->session[i].s.open = true;
@@ -32,6 +31,7 @@ void waste_session_close(waste_session *s)
     if (!s || s == &s->ctx->session[0])
         return;
     s->s.open = false;
+    images_drop(s);
     grammar_drop(s);
 }
 

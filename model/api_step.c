@@ -253,8 +253,11 @@ static int item_choose(const struct step *s, waste_item *it, const struct span *
         it->token = due;
         it->logprob = sampler_logprob(logits, ctx->model.hp.vocab, due);
     }
-    if (grammar_after(it->session, fed, it->token, &done, e))
-        return due >= 0 ? err_wrap(e, "close_ids") : e->code;
+    if (grammar_after(it->session, fed, it->token, &done, e)) {
+        if (due >= 0)
+            err_wrap(e, "close_ids");
+        return item_refuse(it, e);
+    }
     it->stop = ctx_ends_turn(ctx, se, it->token) ? WASTE_STOP_ID : done ? WASTE_STOP_GRAMMAR : 0;
     if (has_top(s) && se->sampler.n_top)
         item_top(ctx, it, logits);
@@ -299,6 +302,7 @@ static int pass(const struct step *s, struct rows *rows, struct err *e)
     return rc;
 }
 
+/* ERR_ARG is one item's fault, which has it already. */
 static void items_undo(const struct step *s, int code)
 {
     for (size_t i = 0; i < s->n; i++) {
@@ -307,7 +311,8 @@ static void items_undo(const struct step *s, int code)
         if (!it->n_done)
             continue;
         item_clear(s, it);
-        it->status = status_of(code);
+        if (code != ERR_ARG)
+            it->status = status_of(code);
         if (code == ERR_CANCELLED)
             atomic_store(&it->session->s.cancel, false);
     }

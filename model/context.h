@@ -34,7 +34,7 @@ struct waste_session { /* the public handle */
     struct session s;
     waste_ctx *ctx;
     void *memory;
-    struct shared_grammar *grammar; /* NULL: none */
+    struct waste_grammar *grammar; /* NULL: none */
     struct grammar_match *match;
     struct image_queue images;
     struct think_limit limit;
@@ -148,7 +148,9 @@ uint64_t expert_params(const struct hparams *hp, unsigned n);
 int step_feed(waste_ctx *ctx, waste_item *it, struct err *e);
 waste_status step_end(waste_ctx *ctx, int rc, struct err *e);
 
-/* api_image.c: are there rows for the places among ids? all: and places for the rows. */
+/* api_image.c: none wait any more, and nobody needs the tower for them. */
+void images_drop(waste_session *s);
+/* Are there rows for the places among ids? all: and places for the rows. */
 int images_check(const waste_session *s, const int32_t *ids, size_t n, bool all, struct err *e);
 /* Places to the negative ids of the rows that wait, as many as there are; row (may be NULL): [n],
  * where they lie. */

@@ -5,32 +5,66 @@
 #include <string.h>
 
 struct node {
-    uint32_t next[256]; /* a goto for every byte once built; 0 is the root */
-    uint32_t fail;      /* longest proper end of this state that is a state */
-    uint32_t depth;     /* bytes of text this state stands for */
-    int string;         /* the longest string that ends here, or -1 */
+    uint32_t child,
+        next;       /* the first, and the next of its parent's; 0: none, the root is nobody's */
+    uint32_t fail;  /* longest proper end of this state that is a state */
+    uint32_t depth; /* bytes of text this state stands for */
+    int string;     /* the longest string that ends here, or -1 */
+    uint8_t byte;   /* that leads here */
 };
 
 struct stop {
     struct node *node;
     uint32_t n_nodes, state;
-    uint32_t *length; /* of string i */
-    char *held;       /* the node's text: depth bytes */
+    uint32_t first[256]; /* the root's children by byte: what most of a text is looked up in */
+    uint32_t *length;    /* of string i */
+    char *held;          /* the node's text: depth bytes */
     size_t held_max;
 };
+
+/* 0: none. */
+static uint32_t child_of(const struct stop *s, uint32_t node, uint8_t byte)
+{
+    uint32_t child = node ? s->node[node].child : s->first[byte];
+
+    while (child && s->node[child].byte != byte)
+        child = s->node[child].next;
+    return child;
+}
+
+/* The state behind one more byte. Each step back by `fail` undoes one byte that led here before. */
+static uint32_t step(const struct stop *s, uint32_t state, uint8_t byte)
+{
+    uint32_t child;
+
+    while (!(child = child_of(s, state, byte)) && state)
+        state = s->node[state].fail;
+    return child;
+}
+
+static uint32_t child_add(struct stop *s, uint32_t parent, uint8_t byte)
+{
+    uint32_t child = s->n_nodes++;
+
+    s->node[child] = (struct node){.depth = s->node[parent].depth + 1,
+                                   .string = -1,
+                                   .byte = byte,
+                                   .next = s->node[parent].child};
+    s->node[parent].child = child;
+    if (!parent)
+        s->first[byte] = child;
+    return child;
+}
 
 static void insert(struct stop *s, const waste_text *text, int string)
 {
     uint32_t at = 0;
 
     for (size_t i = 0; i < text->len; i++) {
-        uint8_t b = (uint8_t)text->text[i];
+        uint8_t byte = (uint8_t)text->text[i];
+        uint32_t child = child_of(s, at, byte);
 
-        if (!s->node[at].next[b]) {
-            s->node[s->n_nodes] = (struct node){.depth = s->node[at].depth + 1, .string = -1};
-            s->node[at].next[b] = s->n_nodes++;
-        }
-        at = s->node[at].next[b];
+        at = child ? child : child_add(s, at, byte);
     }
     if (s->node[at].string < 0)
         s->node[at].string = string;
@@ -39,27 +73,19 @@ static void insert(struct stop *s, const waste_text *text, int string)
 /* Breadth first, so that a node's fail state, which is shorter, is finished before the node. */
 static void link_nodes(struct stop *s, uint32_t *queue)
 {
-    uint32_t n = 0;
+    uint32_t n = 1;
 
-    for (unsigned b = 0; b < 256; b++) {
-        if (s->node[0].next[b])
-            queue[n++] = s->node[0].next[b];
-    }
+    queue[0] = 0;
     for (uint32_t i = 0; i < n; i++) {
-        struct node *x = &s->node[queue[i]];
-        const struct node *fail = &s->node[x->fail];
+        uint32_t at = queue[i];
 
-        if (x->string < 0)
-            x->string = fail->string;
-        for (unsigned b = 0; b < 256; b++) {
-            uint32_t child = x->next[b];
+        for (uint32_t child = s->node[at].child; child; child = s->node[child].next) {
+            struct node *x = &s->node[child];
 
-            if (child) {
-                s->node[child].fail = fail->next[b];
-                queue[n++] = child;
-            } else {
-                x->next[b] = fail->next[b];
-            }
+            x->fail = at ? step(s, s->node[at].fail, x->byte) : 0;
+            if (x->string < 0)
+                x->string = s->node[x->fail].string;
+            queue[n++] = child;
         }
     }
 }
@@ -134,7 +160,7 @@ size_t stop_feed(struct stop *s, const char *bytes, size_t len, char *out, int *
 
     *matched = -1;
     for (size_t i = 0; i < len; i++) {
-        const struct node *x = &s->node[s->state = s->node[s->state].next[(uint8_t)bytes[i]]];
+        const struct node *x = &s->node[s->state = step(s, s->state, (uint8_t)bytes[i])];
         size_t total = held + i + 1; /* of the text in held and bytes; `end` of it may go out */
         size_t end = total - (x->string < 0 ? x->depth : s->length[x->string]);
 

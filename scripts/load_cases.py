@@ -5,8 +5,12 @@ whoever else is served, wherever its prompt was found, and whether it comes at o
 The prompts share beginnings, so that kept states are taken up, cut and thrown out all the time.
 """
 
+import base64
 import dataclasses
 import json
+import random
+import struct
+import zlib
 
 CHAT, TEXT, MESSAGES, RESPONSES = ("/v1/chat/completions", "/v1/completions", "/v1/messages",
                                    "/v1/responses")
@@ -106,10 +110,51 @@ def _responses():
         "type": "json_schema", "name": "person", "schema": _PERSON, "strict": True}}}
 
 
+def _png(width, height, seed):
+    """A picture of noise, in base64."""
+    noise = random.Random(seed)
+    lines = b"".join(b"\0" + noise.randbytes(3 * width) for _ in range(height))
+    chunks = ((b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)),
+              (b"IDAT", zlib.compress(lines, 1)), (b"IEND", b""))
+    return base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in chunks)).decode()
+
+
+def _pictures():
+    """Conversations that begin with the same picture, or with another at its place."""
+    shown = [{"type": "image_url", "image_url": {"url": "data:image/png;base64," + _png(*size)}}
+             for size in ((100, 70, 0), (100, 70, 1), (300, 200, 2))]
+    for i, picture in enumerate(shown):
+        turn = {"role": "user", "content": [picture, {"type": "text", "text": "What is this?"}]}
+        yield CHAT, f"picture {i}", {"messages": [turn], "max_tokens": 6}
+        yield CHAT, f"picture {i}, later", {"max_tokens": 6, "messages": [
+            turn, {"role": "assistant", "content": "A picture."}, _user(_QUESTIONS[i])]}
+    yield CHAT, "two pictures, two choices", {"max_tokens": 6, "n": 2, "temperature": 0.9, "seed": 5,
+                                              "messages": [{"role": "user", "content": shown[:2]}]}
+    yield MESSAGES, "picture", {"max_tokens": 6, "messages": [{"role": "user", "content": [
+        {"type": "image", "source": {"type": "base64", "media_type": "image/png",
+                                     "data": _png(90, 90, 3)}}]}]}
+
+
 CASES = [Case(f"{path} {name}", path, body)
          for path, made in ((CHAT, _chats), (TEXT, _texts), (MESSAGES, _messages),
                             (RESPONSES, _responses))
          for name, body in made()]
+PICTURES = [Case(f"{path} {name}", path, body) for path, name, body in _pictures()]
+
+
+def fitting(case, n_vocab):
+    """Without biases of ids that a model of so many does not have."""
+    bias = case.body.get("logit_bias") or {}
+    kept = {token: value for token, value in bias.items() if int(token) < n_vocab}
+    return dataclasses.replace(case, body={**case.body, "logit_bias": kept}) if bias else case
+
+
+def cases_for(model):
+    """Those that a server is asked, which tells this of its model (/v1/models)."""
+    cases = CASES + PICTURES if (model.get("waste_chat") or {}).get("images") else CASES
+    return [fitting(case, model["meta"]["n_vocab"]) for case in cases]
 ENDLESS = Case("endless", CHAT, {"messages": [_user("Go on.")], "max_tokens": 3900,
                                  "logit_bias": {"4098": -100}})
 

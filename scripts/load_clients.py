@@ -21,6 +21,7 @@ class Load:
 
     def __init__(self, url, limits):
         self.url, self.limits, self.right = url, limits, {}
+        self.cases, self.endless = CASES, ENDLESS
         self.counts, self.violations = collections.Counter(), []
         self.phases = collections.defaultdict(list)  # seconds of answers, by kind
         self.until = 0.0
@@ -142,7 +143,7 @@ class Client:
         return name
 
     async def normal(self):
-        case, stream = self.again or (self.random.choice(CASES), self.random.random() < 0.5)
+        case, stream = self.again or (self.random.choice(self.load.cases), self.random.random() < 0.5)
         self.again = None
         wire, begun = await self.connect(), time.monotonic()
         wire.send("POST", case.path, self.request(case, stream))
@@ -159,7 +160,7 @@ class Client:
 
     async def slow(self):
         """A small window, a few bytes now and then; the answer is whole for all that."""
-        case, stream = self.random.choice(CASES), self.random.random() < 0.8
+        case, stream = self.random.choice(self.load.cases), self.random.random() < 0.8
         wire, left = await self.load.open(receive_bytes=2048), [40]
 
         async def pause():
@@ -179,7 +180,7 @@ class Client:
     async def deaf(self):
         """Asks for a long stream and never reads."""
         wire = await self.load.open(receive_bytes=2048)
-        wire.send("POST", ENDLESS.path, ENDLESS.bytes(
+        wire.send("POST", self.load.endless.path, self.load.endless.bytes(
             stream=True, max_tokens=400, logprobs=True, top_logprobs=20))
         await self.nap(8)
         (wire.abort if self.random.random() < 0.5 else wire.close)()
@@ -187,7 +188,7 @@ class Client:
 
     async def repeating(self):
         """The same Idempotency-Key: twice at once, again behind an abort, again later."""
-        case, stream = self.random.choice(CASES), self.random.random() < 0.5
+        case, stream = self.random.choice(self.load.cases), self.random.random() < 0.5
         key = [f"Idempotency-Key: {self.number}-{self.random.random()}"]
         body = self.request(case, stream)
         how = self.random.choice(("together", "behind an abort", "later"))
@@ -221,7 +222,7 @@ class Client:
     async def leaving(self):
         """In any phase: in the head, in the body, waiting, while the prompt is read, while text
         comes."""
-        case = ENDLESS if self.random.random() < 0.3 else self.random.choice(CASES)
+        case = self.load.endless if self.random.random() < 0.3 else self.random.choice(self.load.cases)
         stream = self.random.random() < 0.7
         wire, body = await self.load.open(), self.request(case, stream)
         phase = self.random.choice(("head", "body", "sent", "soon", "text", "text"))
@@ -246,7 +247,7 @@ class Client:
 
     async def hurried(self):
         """A deadline that may be too short."""
-        case = self.random.choice(CASES)
+        case = self.random.choice(self.load.cases)
         status, _, body = await ask(self.load.url, "POST", case.path, case.bytes(
             timeout=self.random.choice((0.001, 0.1, 0.5))))
         if status == 200:
@@ -346,7 +347,7 @@ class Client:
             _, _, back = await ask(self.load.url, "POST", "/detokenize", body)
             assert json.loads(back)["content"] == text, f"{text!r} became {back!r}"
         elif kind == 3:
-            case = self.random.choice([c for c in CASES if "/messages " in c.name])
+            case = self.random.choice([c for c in self.load.cases if "/messages " in c.name])
             status, _, body = await ask(self.load.url, "POST", case.path + "/count_tokens",
                                         case.bytes())
             n = json.loads(body)["input_tokens"]

@@ -4,11 +4,13 @@ import argparse
 import asyncio
 import ctypes
 import errno
+import functools
 import json
 import logging
 import os
 import pathlib
 import re
+import resource
 import signal
 import socket
 import sys
@@ -30,6 +32,7 @@ except ImportError as e:
     sys.exit(f"waste serve: {e}")
 
 M_MMAP_THRESHOLD = -3  # of malloc.h
+FILES = 256  # descriptors beside those of connections: the model's files, states, the loop's own
 
 
 def size(text):
@@ -215,7 +218,7 @@ class Model:
         self.cfg, self.opts = engine.defaults()
         self._configure()
         self.opts.max_sessions = o.sessions or self._choose_sessions()
-        plan = engine.plan(o.model, self.cfg, self.opts)
+        self.plan = plan = engine.plan(o.model, self.cfg, self.opts)
         if not plan.fits:
             raise engine.Failure(engine.E_RAM_BUDGET,
                                  f"needs {plan.mem.floor_bytes} bytes at least, and the "
@@ -242,13 +245,8 @@ class Model:
         """None, or why it sees no images, and what helps."""
         if self.o.vision:
             return None
-        cfg, opts = engine.defaults()
-        cfg.vision = 1
-        try:
-            engine.plan(self.o.model, cfg, opts)
-        except engine.Failure:
-            return "the model has no vision tower"
-        return "it was started without --vision"
+        return "it was started without --vision" if self.plan.vision_tower \
+            else "the model has no vision tower"
 
     def _choose_sessions(self):
         """Up to four, as long as those beyond the first take at most an eighth of memory."""
@@ -324,12 +322,33 @@ def reason(error):
     return os.strerror(error.errno) if known else error.strerror or str(error)
 
 
+def room_for(connections, log):
+    """How many of these there are descriptors for. Where they run out, nobody is told anything."""
+    soft, hard = (n if n != resource.RLIM_INFINITY else sys.maxsize
+                  for n in resource.getrlimit(resource.RLIMIT_NOFILE))
+    need = connections + FILES
+    if soft >= need:
+        return connections
+    if hard <= FILES:
+        raise OSError(f"--connections {connections} needs {need} descriptors, and this process may "
+                      f"have {hard}, of which {FILES} are for files: a higher limit (ulimit -n, "
+                      "LimitNOFILE= of a unit)")
+    resource.setrlimit(resource.RLIMIT_NOFILE,
+                       (min(need, hard), resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    if hard < need:
+        log.warning("fewer_connections", extra={
+            "connections": hard - FILES, "why": f"--connections {connections} needs {need} "
+            f"descriptors, and this process may have {hard} (ulimit -n, LimitNOFILE= of a unit)"})
+    return min(connections, hard - FILES)
+
+
 class Serving:
     """A server from its first listening socket to its last answer."""
 
     def __init__(self, o, log):
         self.o, self.log = o, log
         self.socket = None
+        self.connections = room_for(o.connections, log)
         self.keys = read_keys(o)
         if o.state_dir:
             check_state_dir(o.state_dir)
@@ -345,7 +364,7 @@ class Serving:
         self.scheduler = Scheduler(
             model.open, sessions=model.opts.max_sessions, queue=o.queue, chunk=o.chunk,
             max_tokens=o.max_tokens, states=(o.state_dir, o.state_bytes, o.state_every), log=log,
-            learn=o.learn)
+            compiled=functools.partial(engine.Grammar, self.tokenizer), learn=o.learn)
         name = pathlib.Path(o.model).resolve().name
         self.routes = Routes(
             scheduler=self.scheduler, tokenizer=self.tokenizer, chat=chat, chat_missing=missing,
@@ -355,7 +374,7 @@ class Serving:
     async def _listen(self):
         """The address. Raises an OSError that says where it could not."""
         o = self.o
-        front = Front(self.routes, connections=o.connections, head_seconds=o.head_timeout,
+        front = Front(self.routes, connections=self.connections, head_seconds=o.head_timeout,
                       keepalive_timeout=o.idle_timeout, auto_decompress=False, access_log=None,
                       lingering_time=1.0)
         self.runner = web.ServerRunner(front)

@@ -27,8 +27,9 @@ def options(f):
     return o
 
 
-def conversation(f):
-    """The request as chat formats know it: {"messages", "tools", "tool_choice", ...}."""
+def conversation(f, thinks=True):
+    """The request as chat formats know it: {"messages", "tools", "tool_choice", ...}. thinks: the
+    model can."""
     messages = _system(f)
     origins = ["system"] * len(messages)
     for i, message in enumerate(f.array("messages") or ()):
@@ -49,7 +50,7 @@ def conversation(f):
     if choice:
         out["tool_choice"] = _choice(choice)
         out["parallel_tool_calls"] = not choice.boolean("disable_parallel_tool_use")
-    out.update(_thinking(f))
+    out.update(_thinking(f, thinks))
     out.update(_format(f))
     return Translated(out, origins, ANTHROPIC)
 
@@ -142,14 +143,19 @@ def _choice(choice):
     return {"any": "required"}.get(kind, kind)
 
 
-def _thinking(f):
+def _thinking(f, thinks):
     thinking = f.object("thinking")
     if not thinking:
         return {}
     kind = thinking.one_of("type", ("enabled", "disabled", "adaptive"), "enabled")
+    budget = thinking.integer("budget_tokens", 1, 2**31 - 1)
     if kind == "disabled":
         return {"thinking": False}
-    budget = thinking.integer("budget_tokens", 1, 2**31 - 1)
+    if not thinks and kind == "adaptive":
+        return {}  # as much as it wants, and that is none
+    if not thinks:
+        raise invalid("thinking", "thinking: this model does not reason: leave it out, or let its "
+                                  'type be "adaptive" or "disabled"')
     if budget is None:
         return {"thinking": True}
     return {"reasoning_effort": next((e for most, e in BUDGETS if budget <= most), "max")}

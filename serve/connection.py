@@ -6,6 +6,7 @@ hear that the client has gone.
 """
 
 import asyncio
+import http
 import json
 
 from aiohttp import HttpVersion10, HttpVersion11, web
@@ -32,16 +33,26 @@ def list_response(member, array, made=None, **more):
     return web.Response(body=text.encode(errors="replace"), content_type="application/json")
 
 
-def check_head(http):
+def is_last(request):
+    """Nothing more is read from this connection. What comes in chunks may end with trailers, and
+    aiohttp 3.8 takes the last of them for a field of the next head, which may be somebody else's
+    where a proxy stands before us."""
+    return "Transfer-Encoding" in request.headers
+
+
+def check_head(request):
     """Refuse what two programs can read in two ways, of which one may stand before us."""
-    why, coding = None, http.headers.getall("Transfer-Encoding", ())
-    if http.version not in (HttpVersion10, HttpVersion11):
-        why = "HTTP/%d.%d: only 1.0 and 1.1 are spoken here" % http.version
-    elif any(name != name.strip() for name, _ in http.raw_headers):
+    why, coding = None, request.headers.getall("Transfer-Encoding", ())
+    lengths = request.headers.getall("Content-Length", ())
+    if request.version not in (HttpVersion10, HttpVersion11):
+        why = "HTTP/%d.%d: only 1.0 and 1.1 are spoken here" % request.version
+    elif any(name != name.strip() for name, _ in request.raw_headers):
         why = "white space before the colon of a header"
-    elif len(http.headers.getall("Host", ())) > 1:
+    elif len(request.headers.getall("Host", ())) > 1:
         why = "more than one Host"
-    elif coding and (http.version == HttpVersion10 or ",".join(coding).lower() != "chunked"):
+    elif not all(n.isascii() and n.isdigit() for n in lengths):  # "y5", of a field without a name
+        why = "a Content-Length that is no number"
+    elif coding and (request.version == HttpVersion10 or ",".join(coding).lower() != "chunked"):
         why = "Transfer-Encoding: nothing but chunked, in HTTP/1.1"
     if why:
         raise ApiError(400, why, headers={"Connection": "close"})
@@ -57,15 +68,21 @@ class Connection(web.RequestHandler):
 
     def connection_made(self, transport):
         if not self._manager.admit():
-            self.refused = True
-            body = json.dumps(ApiError(503, "too many connections", code="overloaded").body())
-            transport.write((f"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\n"
-                             f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
-                             f"Connection: close\r\n\r\n{body}").encode())
-            transport.close()
+            self.refused, self.transport = True, transport
+            self._refuse(ApiError(503, "too many connections", code="overloaded"),
+                         "Retry-After: 1")
             return
         super().connection_made(transport)
         self._await_head()
+
+    def _refuse(self, error, *headers):
+        """Before there is a request."""
+        body = json.dumps(error.body())
+        lines = (f"HTTP/1.1 {error.status} {http.HTTPStatus(error.status).phrase}",
+                 "Content-Type: application/json", f"Content-Length: {len(body)}",
+                 "Connection: close", *headers, "", body)
+        self.transport.write("\r\n".join(lines).encode())
+        self.transport.close()
 
     def connection_lost(self, exc):
         if self.refused:
@@ -86,7 +103,13 @@ class Connection(web.RequestHandler):
                 return
         if not self.busy and not self.timer:
             self._await_head()
-        super().data_received(data)
+        try:
+            super().data_received(data)
+        except ValueError as e:  # of an address that is none, such as http://[
+            if self.busy:  # an answer may have begun
+                self.transport.abort()
+            else:
+                self._refuse(ApiError(400, f"not HTTP: {e}"))
 
     def _await_head(self):
         self.timer = asyncio.get_running_loop().call_later(self.head_seconds, self.force_close)

@@ -39,12 +39,21 @@ def _param(text, body):
     return next((member for member in body if member.startswith(root)), None)
 
 
+def _grammar(f):
+    """The member `grammar`, as bytes that end at no NUL."""
+    text = f.string("grammar")
+    if text is not None and "\0" in text:
+        raise invalid(f.name("grammar"), f"{f.name('grammar')} has a NUL at {text.index(chr(0))}, "
+                                         "where the text of a grammar ends")
+    return None if text is None else engine.utf8(text)
+
+
 def of_prompt(prompt, f):
     """Members of engine.Sampling for the answers to a rendered request. `grammar` is one of the
     response alone."""
-    response = f.string("grammar")
+    response = _grammar(f)
     try:
-        text = prompt.grammar(None if response is None else engine.utf8(response))
+        text = prompt.grammar(response)
     except engine.Failure as e:
         raise refusal(e, f.value) from None
     return {} if text is None else {"grammar": text, "grammar_kind": engine.GRAMMAR_TEXT}
@@ -52,11 +61,11 @@ def of_prompt(prompt, f):
 
 def of_text(f):
     """The same for a completion: `grammar`, or `json_schema`."""
-    schema, grammar = f.object("json_schema"), f.string("grammar")
+    schema, grammar = f.object("json_schema"), _grammar(f)
     if schema and grammar is not None:
         raise invalid("grammar", "grammar and json_schema together make no sense")
     if grammar is not None:
-        return {"grammar": engine.utf8(grammar), "grammar_kind": engine.GRAMMAR_TEXT}
+        return {"grammar": grammar, "grammar_kind": engine.GRAMMAR_TEXT}
     if schema:
         return {"grammar": schema.bytes(), "grammar_kind": engine.GRAMMAR_JSON_SCHEMA}
     return {}

@@ -10,6 +10,7 @@ where a method says otherwise; Tokenizer and Chat to any; a Reply, Stops or Utf8
 import ctypes
 import os
 import pathlib
+import types
 from ctypes import (POINTER, Structure, addressof, byref, c_char, c_char_p, c_double, c_float,
                     c_int, c_int32, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p, sizeof)
 
@@ -101,7 +102,8 @@ class Plan(Structure):
                 *_fields(c_uint64, "params_total params_active"), ("from_config", c_int32),
                 ("arch", c_char * 64),
                 *_fields(c_uint64, "scratch_growth_bytes checkpoint_bytes session_bytes "
-                                   "state_fixed_bytes state_token_bytes")]
+                                   "state_fixed_bytes state_token_bytes"),
+                *_fields(c_uint32, "vision_tower reserved0")]
 
 
 class EngineInfo(Structure):
@@ -145,7 +147,7 @@ class Sampling(Structure):
                 ("stop_tokens", c_void_p), ("n_stop", c_size_t),
                 *_fields(c_uint32, "n_logprobs reserved0"), ("grammar", c_char_p),
                 *_fields(c_int32, "grammar_kind grammar_after"), ("close_ids", POINTER(c_int32)),
-                *_fields(c_uint32, "n_close close_after")]
+                *_fields(c_uint32, "n_close close_after"), ("compiled", c_void_p)]
 
 
 class Item(Structure):
@@ -274,6 +276,9 @@ _PROTOTYPES = {
     "waste_stops_room": (c_size_t, [c_void_p, c_size_t]),
     "waste_stops_feed": (c_size_t, [c_void_p, c_char_p, c_size_t, c_int, c_void_p,
                                     POINTER(c_int32)]),
+    "waste_grammar_open": (c_int, [c_void_p, c_int32, c_char_p, c_int32, POINTER(c_void_p)]),
+    "waste_grammar_bytes": (c_size_t, [c_void_p]),
+    "waste_grammar_close": (None, [c_void_p]),
     "waste_sampling_init": (None, [POINTER(Sampling)]),
     "waste_session_open": (c_int, [c_void_p, POINTER(c_void_p)]),
     "waste_session_default": (c_void_p, [c_void_p]),
@@ -453,6 +458,21 @@ class Stops:
 
     def close(self):
         lib.waste_stops_close(self.handle)
+        self.handle = None
+
+    __del__ = close
+
+
+class Grammar:
+    """Compiled: what takes up to seconds of the thread that makes it. Any thread."""
+
+    def __init__(self, tokenizer, text, kind):
+        self.handle = c_void_p()  # first: what failed to open is closed, too
+        check(lib.waste_grammar_open(tokenizer.handle, kind, text, -1, byref(self.handle)))
+        self.n_bytes = lib.waste_grammar_bytes(self.handle)
+
+    def close(self):
+        lib.waste_grammar_close(self.handle)
         self.handle = None
 
     __del__ = close
@@ -659,6 +679,12 @@ class Store:
         self.handle = None
 
 
+def _copied(structure):
+    """With texts of our own: those of the library go with the context, and others still ask."""
+    return types.SimpleNamespace(**{name: getattr(structure, name)
+                                    for name, *_ in structure._fields_})
+
+
 _DIGITS = bytes((b + ord("0")) % 256 for b in range(256))
 
 
@@ -669,9 +695,10 @@ class Context:
         self.handle = c_void_p()
         self._callbacks = opts.progress, opts.log  # the library keeps their addresses
         check(lib.waste_open_ex(os.fsencode(path), byref(cfg), byref(opts), byref(self.handle)))
-        self.model, self.engine = ModelInfo(), sized(EngineInfo)
-        check(lib.waste_model_get_info(self.handle, byref(self.model)), self.handle)
-        check(lib.waste_engine_info(self.handle, byref(self.engine)), self.handle)
+        model, about = ModelInfo(), sized(EngineInfo)
+        check(lib.waste_model_get_info(self.handle, byref(model)), self.handle)
+        check(lib.waste_engine_info(self.handle, byref(about)), self.handle)
+        self.model, self.engine = _copied(model), _copied(about)
 
     def sessions(self, n):
         """n of them: the default one, and others."""

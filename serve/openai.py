@@ -9,7 +9,7 @@ from serve.errors import invalid
 from serve.reading import ARGUMENTS, CALL, CALL_CUT, CONTENT, REASONING
 
 MOST_CHOICES, MOST_STOPS, MOST_BIAS, MOST_TOP = 16, 16, 1024, 20
-STOP_BYTES = 2048  # of all stop strings: each takes a kilobyte in the library, for each choice
+STOP_BYTES = 2048  # of all stop strings: what they begin is held back
 _ANY = 1 << 63
 
 # How other servers are told what an answer has to be, or where it has to end.

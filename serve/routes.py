@@ -8,11 +8,11 @@ import os
 import time
 import urllib.parse
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
 from serve import anthropic, constrain, engine, openai, page, responses
 from serve.budget import Budget, Share
-from serve.connection import check_head, json_response, list_response
+from serve.connection import check_head, is_last, json_response, list_response
 from serve.errors import ApiError, busy, invalid, no_images
 from serve.fields import Fields, parse
 from serve.images import Pictures
@@ -28,6 +28,7 @@ ALLOWED_HEADERS = ("Authorization, Content-Type, X-Api-Key, Idempotency-Key, Ant
 WATCHED = ("/live", "/metrics")  # what tells of others' requests
 LARGE = 1 << 16  # bytes of a body; what has more is worked on beside the loop, one at a time
 BODIES = PICTURES = 4  # times the largest body: bodies that are read, pictures that wait
+GRAMMARS = 64 << 20  # bytes of the texts of grammars; a tool's is a few thousand
 OUT_OF_SCOPE = {"/v1/embeddings": "embeddings", "/v1/rerank": "reranking",
                 "/v1/images/generations": "making images", "/v1/audio/speech": "audio",
                 "/v1/audio/transcriptions": "audio", "/v1/moderations": "moderation",
@@ -45,6 +46,7 @@ class Request:
         self.note = {}  # for the log
         self.read = None  # the Share of its body
         self.pictures = None  # images.Pictures, until an exchange has them
+        self.grammar = None  # the Share of its text, the same
 
     def fields(self):
         """The body, parsed. It lives until `forget`, too."""
@@ -60,8 +62,9 @@ class Request:
 
     def close(self):
         self.forget()
-        if self.pictures:
-            self.pictures.release()
+        for held in (self.pictures, self.grammar):
+            if held:
+                held.release()
 
     @property
     def path(self):
@@ -94,6 +97,7 @@ class Routes:
         self.replays = Replays()
         self.bodies = Budget("bodies", BODIES * options.max_body)
         self.pictures = Budget("images", PICTURES * options.max_body)
+        self.grammars = Budget("schemas and grammars", GRAMMARS)
         self.large = asyncio.Semaphore(1)
         self.in_flight = {}  # requests being worked on, by key
         self.table = {
@@ -125,6 +129,8 @@ class Routes:
         try:
             response = await self._answer(request)
             status = response.status
+            if is_last(http) and not response.prepared:
+                response.force_close()
             return response
         except ConnectionError as e:
             request.note["error"] = str(e)
@@ -262,12 +268,14 @@ class Routes:
 
     async def _read(self, http, share):
         """A body, within limits of size and time."""
-        if http.headers.get("Content-Encoding", "identity").lower() != "identity":
+        codings = http.headers.getall("Content-Encoding", ())
+        if any(coding.lower() != "identity" for coding in codings):
             raise ApiError(415, "bodies have to come as they are, without Content-Encoding")
         most = self.options.max_body
         if (http.content_length or 0) > most:
             raise ApiError(413, f"a body of {http.content_length} bytes, at most {most}")
-        if http.headers.get("Expect", "").lower() == "100-continue":
+        if http.version == HttpVersion11 and \
+                http.headers.get("Expect", "").lower() == "100-continue":
             http.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         try:
             return await asyncio.wait_for(self._read_all(http, most, share),
@@ -321,10 +329,16 @@ class Routes:
                               ("n_layers", "n_experts", "top_k", "hidden", "ctx_max",
                                "params_total", "params_active")}
             value["waste"].update(arch=m.arch.decode(), quant_summary=m.quant_summary.decode())
-        value["waste_chat"] = self.chat and {
-            "format": self.chat.info.name.decode(), "thinking": bool(self.chat.info.has_thinking),
-            "tools": bool(self.chat.info.has_tools),
-            "images": not self.blind and bool(self.chat.info.has_images)}
+        value["waste_chat"] = self.chat and self._conversations()
+        return value
+
+    def _conversations(self):
+        """What a conversation may have. no_images: why it may not have those."""
+        info = self.chat.info
+        value = {"format": info.name.decode(), "thinking": bool(info.has_thinking),
+                 "tools": bool(info.has_tools), "images": bool(info.has_images) and not self.blind}
+        if not value["images"]:
+            value["no_images"] = self.blind or "the model's chat format has no place for them"
         return value
 
     async def metrics_text(self, request):
@@ -441,8 +455,11 @@ class Routes:
         return await self._converse(request, options, f, answer, Sse(),
                                     as_it_came=True)
 
+    def _anthropic(self, f):
+        return anthropic.conversation(f, bool(self._chat().info.has_thinking))
+
     async def messages(self, request):
-        f, body = await self._fields(request, anthropic.conversation)
+        f, body = await self._fields(request, self._anthropic)
         options = anthropic.options(f)
         options.settings = openai.sampling(f, self.options.temperature)
 
@@ -452,7 +469,7 @@ class Routes:
         return await self._converse(request, options, body, answer, anthropic.MessagesSse())
 
     async def count_tokens(self, request):
-        _, body = await self._fields(request, anthropic.conversation)
+        _, body = await self._fields(request, self._anthropic)
         return json_response({
             "input_tokens": len((await self._render(request, body)).prompt.ids)})
 
@@ -558,8 +575,10 @@ class Routes:
         if earlier:
             request.close()  # its own pictures are not needed
             return await self._deliver(request, options, earlier, sse)
+        request.grammar = Share(self.grammars)
+        request.grammar.grow(len(options.settings.get("grammar") or b""))
         exchange = Exchange(answer, cancel=self.scheduler.cancel, grace=name and GRACE,
-                            pictures=request.pictures)
+                            pictures=request.pictures, grammar=request.grammar)
         self._enter(request)
         try:
             jobs = self._jobs(request, options, ids, readers, exchange, more)
@@ -567,7 +586,7 @@ class Routes:
                 self.scheduler.submit(*jobs)
             except Full as e:
                 raise busy(str(e), e.retry_after) from None
-            request.pictures = None
+            request.pictures = request.grammar = None
             exchange.start(jobs, min(
                 (s for s in (options.timeout, self.options.timeout) if s), default=None))
             if name:
@@ -579,6 +598,7 @@ class Routes:
     def _jobs(self, request, options, ids, readers, exchange, more):
         o = self.options
         settings = dict(options.settings, n_logprobs=options.logprobs or 0)
+        options.settings.pop("grammar", None)  # the jobs' alone: the answer may be kept
         if "logit_bias" in settings:
             settings["logit_bias"] = [engine.Bias(t, v) for t, v in settings["logit_bias"]]
         tag = self.keys.tag(request.key) if o.isolate_keys and request.key is not None else None

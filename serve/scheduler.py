@@ -18,6 +18,7 @@ import time
 
 from serve import engine
 from serve.checkpoints import Prefixes, ends_array
+from serve.grammars import AHEAD, Compiler, waiting_bytes
 from serve.reading import Choice
 
 SHORTER = 4    # a job overtakes one that has so many times more before it
@@ -105,6 +106,9 @@ class Job:
         self.ends, self.system_end, self.tag = ends_array(ends), system_end, tag
         self.after, self.forks = after, forks
         self.pictures, self.pictures_end = pictures, pictures_end  # until all rows are in
+        text = self.settings.get("grammar")
+        self.wants = None if text is None else (text, self.settings["grammar_kind"])
+        self.grammar = None  # what it wants, compiled: before it gets a slot
         self.named = None  # ids as they will be in the session, once the pictures have been read
         self.cancelled = None     # a Failed, once it is
         self.slot = self.checkpoint = None
@@ -124,18 +128,19 @@ class Job:
 
 
 class Slot:
-    """A session, and the job that has it."""
+    """A session, and the job that has it. grammar: the session's, for as long as it has it."""
 
     def __init__(self, session):
         self.session, self.job = session, None
-        self.tag, self.used = None, 0.0
+        self.tag, self.used, self.grammar = None, 0.0, None
 
 
 class Scheduler:
     def __init__(self, open_context, *, sessions, queue, chunk, max_tokens, states, log,
-                 learn=False):
+                 compiled=None, learn=False):
         """open_context() -> engine.Context, called on the engine's thread. states: arguments of
-        Prefixes after the context. learn: at the end, save which experts were used."""
+        Prefixes after the context. compiled(text, kind) -> engine.Grammar. learn: at the end, save
+        which experts were used."""
         self.open_context, self.n_sessions, self.n_queue = open_context, sessions, queue
         self.chunk, self.max_tokens, self.states, self.log = chunk, max_tokens, states, log
         self.learn = learn
@@ -150,11 +155,13 @@ class Scheduler:
         self.observe = lambda job, outcome: None
         self.between = lambda ctx: None  # called on the engine's thread before each pass, and woken
         self.thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self.compiler = Compiler(compiled, self._uncompiled, self._compiled)
 
     # ---- any thread ----
 
     def start(self):
         self.thread.start()
+        self.compiler.start()
 
     def submit(self, *jobs):
         """Into the queue, all or none. Raises Full."""
@@ -244,7 +251,14 @@ class Scheduler:
         """Memory is planned for the pictures of one prompt: a second one waits until they are in."""
         seeing = any(s.job and s.job.pictures for s in self.slots)
         return [j for j in self.queue if not (seeing and j.pictures)
+                and (j.grammar or not j.wants)
                 and (not j.after or j.after.over or j.after.begun_decode)]
+
+    def _to_compile(self):
+        """The first that waits for its grammar, unless enough of them wait for a slot."""
+        if waiting_bytes(self.queue) >= AHEAD:
+            return None
+        return next((j for j in self.queue if j.wants and not j.grammar and not j.cancelled), None)
 
     def _next(self):
         """Who gets a free slot: the first, or one that has far less to do."""
@@ -271,6 +285,28 @@ class Scheduler:
             return None
         return slot
 
+    # ---- the compiler's thread ----
+
+    def _uncompiled(self):
+        """Waits. None: never again."""
+        with self.lock:
+            while not self.closing and self.phase not in (FAILED, CLOSED):
+                job = self._to_compile()
+                if job:
+                    return job
+                self.lock.wait()
+        return None
+
+    def _compiled(self, job, grammar, error):
+        with self.lock:
+            if not job.over:
+                job.grammar = grammar
+            if error:
+                theirs = isinstance(error, engine.Failure) and error.status != engine.E_OOM
+                job.cancelled = job.cancelled or Failed("request" if theirs else "engine",
+                                                        str(error), "grammar")
+            self.lock.notify_all()
+
     # ---- the engine's thread ----
 
     def _run(self):
@@ -286,7 +322,9 @@ class Scheduler:
                 self.prefixes.close()
             if self.ctx:
                 self.ctx.close()
-            self.phase = FAILED  # last: whoever sees it asks why
+            with self.lock:
+                self.phase = FAILED  # last: whoever sees it asks why
+                self.lock.notify_all()
             return
         with self.lock:
             self.slots = slots
@@ -301,6 +339,7 @@ class Scheduler:
     def _close(self):
         with self.lock:
             self.phase = CLOSED
+            self.lock.notify_all()
             for job in self._jobs():
                 self._over(job, Failed("closing", "the server is closing"))
         if self.learn:
@@ -322,7 +361,7 @@ class Scheduler:
                     return True
                 if self.closing:
                     return False
-                if not self.queue:
+                if not self._eligible() and not any(j.cancelled for j in self.queue):
                     self.lock.wait()
 
     def _sweep(self):
@@ -347,6 +386,7 @@ class Scheduler:
                     return
                 self.queue.remove(job)
                 self._tell_positions()
+                self.lock.notify_all()  # grammars that wait have become fewer
             self._begin(job)
 
     def _suspend(self, slot):
@@ -404,7 +444,8 @@ class Scheduler:
         except engine.Failure as e:
             return slot, Failed("engine", str(e))
         try:
-            slot.session.sampling(sampling_of(job.settings))
+            slot.session.sampling(sampling_of(job.settings, job.grammar))
+            slot.grammar = job.grammar
         except engine.Failure as e:
             kind = "engine" if e.status == engine.E_OOM else "request"
             return slot, Failed(kind, str(e), _setting_of(str(e), job.settings))
@@ -578,7 +619,7 @@ class Scheduler:
 
     def _over(self, job, outcome):
         job.over = True
-        job.pictures = ()
+        job.pictures, job.grammar = (), None
         if job.checkpoint:
             job.checkpoint.close()
             job.checkpoint = None
@@ -603,10 +644,12 @@ def _setting_of(text, settings):
     return next((name for name in settings if re.match(name + r"\b", text)), None)
 
 
-def sampling_of(settings):
-    """An engine.Sampling; what is not said stays as the library has it."""
+def sampling_of(settings, grammar=None):
+    """An engine.Sampling; what is not said stays as the library has it. grammar: the one that
+    settings have, compiled."""
     p = engine.Sampling()
     engine.lib.waste_sampling_init(ctypes.byref(p))
+    p.compiled = grammar and grammar.handle
     for name, value in settings.items():
         if name == "logit_bias":
             p.logit_bias = (engine.Bias * len(value))(*value)

@@ -11,7 +11,7 @@ import logging
 
 from aiohttp import web
 
-from serve.connection import json_response
+from serve.connection import is_last, json_response
 from serve.errors import ApiError, busy
 from serve.scheduler import Ended, Failed, Fed, More, Queued
 
@@ -60,12 +60,13 @@ class Listener:
 class Exchange:
     """One request: its jobs, its answer, who listens."""
 
-    def __init__(self, answer, *, cancel, grace=None, pictures=None):
+    def __init__(self, answer, *, cancel, grace=None, pictures=None, grammar=None):
         """grace: None, or seconds that the work goes on for a client that may ask again; then
-        everything that was said is remembered. pictures: the jobs', until their prompts are in."""
+        everything that was said is remembered. pictures: the jobs', until their prompts are in.
+        grammar: what the text of theirs holds of a budget, until they are over."""
         self.answer, self.cancel, self.grace = answer, cancel, grace
         self.jobs, self.error, self.over = [], None, False
-        self.pictures, self.unfed = pictures, set()
+        self.pictures, self.grammar, self.unfed = pictures, grammar, set()
         self.status = {}  # where the jobs are, for signs of life
         self.listeners, self.history = set(), []
         self.loop, self.events = asyncio.get_running_loop(), asyncio.Queue()
@@ -125,7 +126,10 @@ class Exchange:
         if self.deadline:
             self.deadline.cancel()
         self._abandon()  # of several, those that go on after one has failed
+        self.jobs = []  # who asks again is told the answer, and needs nothing of how it was made
         self._fed_all()
+        if self.grammar:
+            self.grammar.release()
         self._tell(_OVER)
 
     async def _pump_all(self, left):
@@ -200,6 +204,8 @@ class Writer:
         self.response = web.StreamResponse(headers={
             "Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache",
             "X-Accel-Buffering": "no", **headers})
+        if is_last(request):
+            self.response.force_close()
 
     async def begin(self):
         await self.response.prepare(self.request)

@@ -110,7 +110,7 @@ def picture(w, h, seed=0, form="PNG"):
 class Opened:
     """A model that sees, or not."""
 
-    def __init__(self, lib, path, vision=1, threads=1, budget=0, free=0):
+    def __init__(self, lib, path, vision=1, threads=1, budget=0, free=0, sessions=1, patches=0):
         self.lib, self.ctx = lib, c_void_p()
         cfg = Cfg()
         lib.waste_cfg_init(byref(cfg))
@@ -120,7 +120,7 @@ class Opened:
         lib.waste_opts_init(byref(opts))
         assert opts.size == ctypes.sizeof(opts)
         opts.numeric = b"f32"  # what the oracle computes
-        opts.vision_free = free
+        opts.vision_free, opts.max_sessions, opts.image_patches = free, sessions, patches
         self.status = lib.waste_open_ex(str(path).encode(), byref(cfg), byref(opts), byref(self.ctx))
         self.session = lib.waste_session_default(self.ctx)
 
@@ -286,6 +286,50 @@ def test_more_rows_than_were_planned_are_refused_by_the_plan(lib, box):
         statuses = [m.add(picture(300, 300, i))[0] for i in range(20)]
         assert OK in statuses and set(statuses) <= {OK, E_BUDGET}
         assert m.feed([3, PAD, 7]) == OK
+
+
+def resident():
+    """Bytes of this process that are in memory."""
+    pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_a_session_that_is_closed_keeps_no_picture(lib, box):
+    """Those that waited were kept until somebody opened the session again."""
+    lib.waste_session_open.argtypes = [c_void_p, POINTER(c_void_p)]
+    lib.waste_session_close.argtypes = [c_void_p]
+    data = picture(448, 448)
+    with Opened(lib, box, sessions=5, patches=1024) as m:
+        before, others = resident(), [c_void_p() for _ in range(4)]
+        for other in others:
+            assert lib.waste_session_open(m.ctx, byref(other)) == OK
+            for _ in range(32):
+                assert lib.waste_session_image_add(other, data, len(data), None) == OK
+        waiting = resident() - before
+        assert waiting > 4 * 32 * 448 * 448 * 3
+        for other in others:
+            lib.waste_session_close(other)
+        assert resident() - before < waiting / 4
+
+
+def test_a_tower_that_a_closed_session_needed_is_given_back(lib, box, tmp_path):
+    lib.waste_session_open.argtypes = [c_void_p, POINTER(c_void_p)]
+    lib.waste_session_close.argtypes = [c_void_p]
+    mine = tmp_path / "mine.waste"
+    shutil.copytree(box, mine)
+    data, ids = picture(30, 40), [3] + [PAD] * 4 + [7]
+    with Opened(lib, mine, free=1, sessions=2) as m:
+        first, other = m.session, c_void_p()
+        assert lib.waste_session_open(m.ctx, byref(other)) == OK
+        for _ in range(2):
+            assert lib.waste_session_image_add(other, data, len(data), None) == OK
+        m.session = other
+        assert m.feed(ids) == OK, m.why()  # the second waits, and the tower for it
+        lib.waste_session_close(other)
+        spoil_tower(mine)
+        m.session = first
+        assert m.add(data)[0] == OK
+        assert m.feed(ids) == E_CORRUPT, "it was read again"
 
 
 def test_without_being_asked_nothing_is_seen(lib, box):

@@ -302,7 +302,24 @@ function showAttached() {
     $("attached").hidden = !attached.length;
 }
 
+// Why the model would not see an image; null: it would, or nobody has told yet.
+function blind() {
+    const reason = model?.waste_chat?.no_images;
+    return reason ? `This server sees no images: ${reason}.` : null;
+}
+
+// It can be reached all the same: a button that is disabled would not tell a keyboard why.
+function showBlind() {
+    const reason = blind();
+    $("attach").setAttribute("aria-disabled", Boolean(reason));
+    $("attach").title = reason ?? "";
+}
+
 async function attach(files) {
+    if (blind()) {
+        notice(blind());
+        return;
+    }
     for (const file of files) {
         try {
             attached.push(await shrink(file));
@@ -343,7 +360,7 @@ $("message").addEventListener("paste", (event) => {
         attach(files);
     }
 });
-$("attach").addEventListener("click", () => $("file").click());
+$("attach").addEventListener("click", () => blind() ? notice(blind()) : $("file").click());
 $("file").addEventListener("change", () => {
     attach([...$("file").files]);
     $("file").value = "";
@@ -442,6 +459,7 @@ async function meet() {
         const health = await getJson("/health");
         $("model").textContent = model.id;
         $("effort-row").hidden = !model.waste_chat?.thinking;
+        showBlind();
         state("ok", health.phase === "ready" ? "ready" : health.phase);
         if (!$("engine").hidden)
             engine.watch(true);

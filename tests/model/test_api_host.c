@@ -149,6 +149,68 @@ static void a_callback_cannot_disturb_the_pass_it_comes_from(void **state)
     waste_close(plain);
 }
 
+struct shop { /* grammars, made while passes run */
+    waste_tokenizer *t;
+    _Atomic(waste_grammar *) made;
+    atomic_bool over;
+};
+
+static void *make_grammars(void *arg)
+{
+    struct shop *shop = arg;
+
+    while (!atomic_load(&shop->over)) {
+        waste_grammar *g;
+
+        if (waste_grammar_open(shop->t, WASTE_GRAMMAR_JSON_SCHEMA,
+                               "{\"type\":\"array\",\"items\":{\"enum\":[\"a\",\"b\",1]}}", -1,
+                               &g) != WASTE_OK)
+            return shop;
+        waste_grammar_close(atomic_exchange(&shop->made, g));
+    }
+    return NULL;
+}
+
+static void grammars_are_compiled_while_passes_run(void **state)
+{
+    struct setup s = {.threads = 2, .budget = 200 << 20};
+    waste_ctx *ctx = model_open(DEMO_DIR, &s);
+    waste_session *se = waste_session_default(ctx);
+    struct shop shop = {0};
+    pthread_t thread[2];
+    int32_t id = 1;
+    waste_item it = {
+        .size = sizeof(it), .session = se, .want = WASTE_WANT_TOKEN, .ids = &id, .n_ids = 1};
+
+    (void)state;
+    assert_int_equal(waste_tokenizer_open(DEMO_DIR, &shop.t), WASTE_OK);
+    for (unsigned i = 0; i < 2; i++)
+        assert_int_equal(pthread_create(&thread[i], NULL, make_grammars, &shop), 0);
+    for (unsigned used = 0; used < 20;) {
+        waste_grammar *g = atomic_exchange(&shop.made, NULL);
+        waste_sampling p;
+
+        waste_sampling_init(&p);
+        p.compiled = g;
+        assert_int_equal(waste_session_sampling(se, &p), WASTE_OK);
+        waste_grammar_close(g);
+        assert_int_equal(waste_session_reset(se), WASTE_OK);
+        assert_int_equal(waste_step(ctx, &it, 1), WASTE_OK);
+        assert_int_equal(waste_session_grammar(se), g ? WASTE_GRAMMAR_CUT : WASTE_GRAMMAR_NONE);
+        used += g != NULL;
+    }
+    atomic_store(&shop.over, true);
+    for (unsigned i = 0; i < 2; i++) {
+        void *failed;
+
+        assert_int_equal(pthread_join(thread[i], &failed), 0);
+        assert_null(failed);
+    }
+    waste_grammar_close(atomic_load(&shop.made));
+    waste_tokenizer_close(shop.t);
+    waste_close(ctx);
+}
+
 static void a_forked_child_is_told_to_open_its_own(void **state)
 {
     struct setup s = {.threads = 2};
@@ -361,6 +423,7 @@ int main(void)
         cmocka_unit_test(short_memory_shrinks_the_pool_and_nothing_else),
         cmocka_unit_test(the_progress_callback_cancels),
         cmocka_unit_test(a_callback_cannot_disturb_the_pass_it_comes_from),
+        cmocka_unit_test(grammars_are_compiled_while_passes_run),
         cmocka_unit_test(a_forked_child_is_told_to_open_its_own),
         cmocka_unit_test(the_hosts_rounding_mode_changes_nothing),
         cmocka_unit_test(a_route_trace_has_a_line_per_token_and_moe_layer),

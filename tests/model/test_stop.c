@@ -199,6 +199,77 @@ static void random_texts_of_two_letters_agree_with_looking(void **state)
     assert_true(n_matched > 1000 && n_matched < 19500);
 }
 
+/* With a place for every byte in every state this took more than 32 bits can count, and was
+ * refused.
+ */
+static void a_string_of_megabytes_is_found(void **state)
+{
+    enum { BYTES = 5 << 20 };
+    char *text = malloc(BYTES), *out = malloc(BYTES + 4);
+    waste_text string = {text, BYTES};
+    struct stop *s;
+    struct err e;
+    int matched;
+
+    (void)state;
+    memset(text, 'a', BYTES);
+    text[BYTES - 1] = 'b';
+    assert_int_equal(stop_open(&s, &string, 1, &e), 0);
+    assert_int_equal(stop_feed(s, "aaaa", 4, out, &matched), 0);
+    assert_int_equal(stop_feed(s, text, BYTES, out, &matched), 4);
+    assert_memory_equal(out, "aaaa", 4);
+    assert_int_equal(matched, 0);
+    stop_close(s);
+    free(text);
+    free(out);
+}
+
+/* All bytes, and strings that are ends of one another: each state's children are many or one. */
+static void random_texts_of_all_bytes_agree_with_looking(void **state)
+{
+    enum { N = 600, LEN = 4000 };
+    static char store[N][4], text[LEN], out[2 * LEN];
+    waste_text strings[N];
+    uint32_t seed = 7;
+    unsigned n_matched = 0;
+
+    (void)state;
+    for (unsigned round = 0; round < 60; round++) {
+        struct stop *s;
+        struct err e;
+        size_t end = 0, length = 0, n;
+        int matched;
+
+        for (unsigned i = 0; i < N; i++) {
+            strings[i] = (waste_text){store[i], 2 + (i + round) % 3 / 2 + (round % 2)};
+            for (size_t k = 0; k < strings[i].len; k++)
+                store[i][k] = (char)next_random(&seed);
+        }
+        for (size_t k = 0; k < LEN; k++)
+            text[k] = (char)next_random(&seed);
+        for (end = 1; end <= LEN && !length; end++)
+            for (unsigned i = 0; i < N; i++)
+                if (strings[i].len <= end && strings[i].len > length &&
+                    !memcmp(text + end - strings[i].len, store[i], strings[i].len))
+                    length = strings[i].len;
+        assert_int_equal(stop_open(&s, strings, N, &e), 0);
+        n = stop_feed(s, text, LEN, out, &matched);
+        if (length) {
+            assert_true(matched >= 0);
+            assert_int_equal(strings[matched].len, length);
+            assert_int_equal(n, end - 1 - length);
+            n_matched++;
+        } else {
+            assert_int_equal(matched, -1);
+            n += stop_flush(s, out + n);
+            assert_int_equal(n, LEN);
+        }
+        assert_memory_equal(out, text, n);
+        stop_close(s);
+    }
+    assert_true(n_matched > 10 && n_matched < 60);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -209,6 +280,8 @@ int main(void)
         cmocka_unit_test(any_byte_passes),
         cmocka_unit_test(an_empty_string_is_refused),
         cmocka_unit_test(random_texts_of_two_letters_agree_with_looking),
+        cmocka_unit_test(random_texts_of_all_bytes_agree_with_looking),
+        cmocka_unit_test(a_string_of_megabytes_is_found),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

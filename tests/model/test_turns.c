@@ -12,6 +12,7 @@
 
 #include "model/context.h"
 #include "tests/model/models.h"
+#include "tests/model/rank_file.h"
 #include "tests/support/tiny_container.h"
 
 enum { TEXT = 24, ALL = N_MODELS + 1 };
@@ -341,6 +342,41 @@ static void a_grammar_that_refuses_close_ids_is_told_so(void **state)
     waste_close(ctx);
 }
 
+/* The company was told the same, and nobody knew whom to leave out of the next pass. */
+static void of_several_items_the_one_whose_close_ids_are_refused_is_to_blame(void **state)
+{
+    struct setup s = {.budget = 200 << 20, .sessions = 3};
+    waste_ctx *ctx = model_open(DEMO_DIR, &s);
+    waste_item it[3];
+    int32_t fed = 1, closing = 0;
+    waste_sampling p;
+
+    (void)state;
+    for (unsigned i = 0; i < 3; i++) {
+        it[i] =
+            (waste_item){.size = sizeof(it[i]), .want = WASTE_WANT_TOKEN, .ids = &fed, .n_ids = 1};
+        it[i].session = waste_session_default(ctx);
+        if (i)
+            assert_int_equal(waste_session_open(ctx, &it[i].session), WASTE_OK);
+    }
+    waste_sampling_init(&p);
+    p.grammar = "root ::= \"a\"";
+    p.close_ids = &closing;
+    p.n_close = 1;
+    assert_int_equal(waste_session_sampling(it[1].session, &p), WASTE_OK);
+    assert_int_equal(waste_step(ctx, it, 3), WASTE_E_ARG);
+    for (unsigned i = 0; i < 3; i++) {
+        assert_int_equal(it[i].status, i == 1 ? WASTE_E_ARG : WASTE_OK);
+        assert_int_equal(it[i].n_done, 0);
+        assert_int_equal(it[i].token, -1);
+        assert_int_equal(waste_session_pos(it[i].session), 0);
+    }
+    it[1] = it[2];
+    assert_int_equal(waste_step(ctx, it, 2), WASTE_OK);
+    assert_true(it[0].token >= 0 && it[0].token == it[1].token);
+    waste_close(ctx);
+}
+
 static void the_memory_of_a_grammar_is_counted(void **state)
 {
     struct setup roomy = {.budget = 200 << 20}, floor = {0};
@@ -408,6 +444,122 @@ static void sessions_with_the_same_text_share_a_grammar(void **state)
     waste_close(ctx);
 }
 
+/* Compiled apart, and closed by the host before it is used for the last time. */
+static void a_grammar_that_was_compiled_apart_gives_the_same_answer(void **state)
+{
+    struct setup s = {.budget = 200 << 20, .sessions = 2};
+    waste_ctx *ctx = model_open(DEMO_DIR, &s);
+    waste_session *a = waste_session_default(ctx), *b;
+    int32_t ids[TEXT], want[ANSWER], got[ANSWER];
+    waste_tokenizer *t;
+    waste_sampling p;
+    waste_grammar *g;
+    uint64_t none, with_text;
+    unsigned n;
+
+    (void)state;
+    text_make(ids, ctx->model.hp.vocab, 9);
+    assert_int_equal(waste_session_open(ctx, &b), WASTE_OK);
+    hold(a, 4);
+    let_go(a);
+    none = ctx->mem.used_total;
+    hold(a, 4);
+    with_text = ctx->mem.used_total;
+    n = answer(ctx, ids, 6, false, want);
+    let_go(a);
+
+    assert_int_equal(waste_tokenizer_open(DEMO_DIR, &t), WASTE_OK);
+    assert_int_equal(waste_grammar_open(t, WASTE_GRAMMAR_JSON_SCHEMA, schema, -1, &g), WASTE_OK);
+    waste_tokenizer_close(t);
+    assert_int_equal(ctx->mem.used_total, none);
+    assert_int_equal(waste_grammar_bytes(g), with_text - none - MATCH_BYTES_MAX);
+    waste_sampling_init(&p);
+    p.seed = 4;
+    p.temperature = 1;
+    p.compiled = g;
+    p.grammar = "no grammar, and not looked at";
+    for (unsigned k = 0; k < 2; k++) { /* again what it has */
+        assert_int_equal(waste_session_sampling(a, &p), WASTE_OK);
+        assert_int_equal(ctx->mem.used_total, with_text);
+    }
+    assert_int_equal(waste_session_sampling(b, &p), WASTE_OK);
+    assert_int_equal(ctx->mem.used_total, with_text + MATCH_BYTES_MAX);
+    waste_grammar_close(g);
+    waste_session_close(b);
+    waste_session_reset(a);
+    assert_int_equal(answer(ctx, ids, 6, false, got), n);
+    assert_memory_equal(got, want, n * sizeof(*got));
+    let_go(a);
+    assert_int_equal(ctx->mem.used_total, none);
+    waste_close(ctx);
+}
+
+/* The single bytes and a control token: what every tokenizer has, and not this model's. */
+static struct tokenizer *other_tokenizer(void)
+{
+    struct rank_file ranks = rank_file_of(NULL);
+    static const char specials[] = "[{\"id\":300,\"text\":\"<|sep|>\"}]";
+    struct tokenizer *t;
+    struct err e;
+
+    assert_int_equal(
+        tokenizer_parse(&t, ranks.text, ranks.len, specials, strlen(specials), 400, &e), 0);
+    free(ranks.text);
+    return t;
+}
+
+static void a_grammar_of_another_tokenizer_is_refused(void **state)
+{
+    struct setup s = {.budget = 200 << 20};
+    waste_ctx *ctx = model_open(DEMO_DIR, &s);
+    struct tokenizer *other = other_tokenizer();
+    waste_grammar *g = NULL;
+    waste_sampling p;
+
+    (void)state;
+    assert_int_equal(waste_grammar_open((waste_tokenizer *)(void *)other, WASTE_GRAMMAR_TEXT,
+                                        "root ::= \"a\"", -1, &g),
+                     WASTE_OK);
+    waste_sampling_init(&p);
+    p.compiled = g;
+    assert_int_equal(waste_session_sampling(waste_session_default(ctx), &p), WASTE_E_ARG);
+    assert_non_null(strstr(waste_error_detail(ctx), "compiled: "));
+    waste_grammar_close(g);
+    waste_grammar_close(NULL);
+    assert_int_equal(waste_grammar_bytes(NULL), 0);
+    tokenizer_close(other);
+    waste_close(ctx);
+}
+
+static void what_does_not_compile_says_the_same_in_both_ways(void **state)
+{
+    static const char *const bad[] = {"root ::= (", "root ::= \"a\" root", "{\"not\": {}}"};
+    struct setup s = {.budget = 200 << 20};
+    waste_ctx *ctx = model_open(DEMO_DIR, &s);
+    waste_tokenizer *t = waste_tokenizer_of(ctx);
+    waste_grammar *g = (waste_grammar *)(void *)&s;
+    waste_sampling p;
+
+    (void)state;
+    for (unsigned i = 0; i < 3; i++) {
+        waste_status want;
+
+        waste_sampling_init(&p);
+        p.grammar = bad[i];
+        p.grammar_kind = i == 2 ? WASTE_GRAMMAR_JSON_SCHEMA : WASTE_GRAMMAR_TEXT;
+        want = waste_session_sampling(waste_session_default(ctx), &p);
+        assert_int_not_equal(want, WASTE_OK);
+        assert_int_equal(waste_grammar_open(t, p.grammar_kind, bad[i], -1, &g), want);
+        assert_null(g);
+        assert_string_equal(waste_error_detail(NULL), waste_error_detail(ctx));
+    }
+    assert_int_equal(waste_grammar_open(t, 7, "", -1, &g), WASTE_E_ARG);
+    assert_int_equal(waste_grammar_open(t, WASTE_GRAMMAR_TEXT, "root ::= \"a\"", 5, &g),
+                     WASTE_E_ARG);
+    assert_int_equal(waste_grammar_open(NULL, WASTE_GRAMMAR_TEXT, "", -1, &g), WASTE_E_ARG);
+    waste_close(ctx);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -417,8 +569,12 @@ int main(void)
         cmocka_unit_test(a_cancelled_pass_leaves_a_grammar_where_it_was),
         cmocka_unit_test(going_back_begins_an_answer_anew),
         cmocka_unit_test(a_grammar_that_refuses_close_ids_is_told_so),
+        cmocka_unit_test(of_several_items_the_one_whose_close_ids_are_refused_is_to_blame),
         cmocka_unit_test(the_memory_of_a_grammar_is_counted),
         cmocka_unit_test(sessions_with_the_same_text_share_a_grammar),
+        cmocka_unit_test(a_grammar_that_was_compiled_apart_gives_the_same_answer),
+        cmocka_unit_test(a_grammar_of_another_tokenizer_is_refused),
+        cmocka_unit_test(what_does_not_compile_says_the_same_in_both_ways),
     };
 
     return cmocka_run_group_tests(tests, models_setup, models_teardown);

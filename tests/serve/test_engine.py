@@ -113,3 +113,15 @@ def test_a_key_is_bytes_whatever_they_are(tmp_path):
     (tmp_path / "keys").write_bytes(b"caf\xe9\n")
     k = keys.Keys(keys.read(tmp_path / "keys"))
     assert k.find({"x-api-key": "caf\udce9"}) == 0 and k.find({"x-api-key": "caf\xe9"}) is None
+
+
+def test_what_is_known_of_a_model_outlives_it():
+    """Symptom: /live, asked while the server closed, read texts of a context that was gone."""
+    cfg, opts = engine.defaults()
+    ctx = engine.Context(str(DEMO), cfg, opts)
+    told = repr(ctx.model), repr(ctx.engine)
+    ctx.close()
+    assert (repr(ctx.model), repr(ctx.engine)) == told
+    for known in (ctx.model, ctx.engine):
+        assert not any(isinstance(value, ctypes._SimpleCData) for value in vars(known).values())
+    assert isinstance(ctx.engine.io_engine, bytes) and isinstance(ctx.model.arch, bytes)

@@ -1,6 +1,8 @@
 """The server over sockets: every path, every kind of refusal, limits, keys, hostile clients."""
 
 import json
+import pathlib
+import re
 import socket
 import subprocess
 import sys
@@ -428,6 +430,44 @@ def test_r12_heads_have_to_come_in_time_and_connections_are_counted():
         assert s.health()["status"] == "ok"
 
 
+def limited_to(descriptors):
+    return ["sh", "-c", f'ulimit -n {descriptors} && exec "$0" "$@"', sys.executable, "-m", "serve"]
+
+
+def test_r12_descriptors_do_not_run_out_before_connections_do():
+    """Symptom: nobody was answered, and a thousand traces a second were in the log."""
+    with Server(command=limited_to(256 + 3)) as s:
+        s.ready()
+        warned = s.wait_for_event("fewer_connections")
+        assert warned["connections"] == 3 and "259" in warned["why"] and "ulimit" in warned["why"]
+        held = [s.connect() for _ in range(3)]
+        for _ in range(20):
+            assert s.get("/health").status == 503
+        for other in held:
+            other.close()
+        deadline = time.monotonic() + PATIENCE
+        while s.get("/health").status != 200:
+            assert time.monotonic() < deadline
+        assert not [e for e in s.events() if e["level"] == "error"]
+
+
+def test_r12_too_few_descriptors_are_said_before_a_model_is_read():
+    done = subprocess.run([*limited_to(200), str(DEMO), "--port", "0"], env=clean_env(),
+                          capture_output=True, text=True, timeout=PATIENCE, cwd="/")
+    assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
+    assert "--connections 512" in done.stderr and "200" in done.stderr and "ulimit" in done.stderr
+
+
+def test_r12_the_soft_limit_is_raised_for_the_connections_that_were_asked_for():
+    command = limited_to(2000)
+    command[2] = command[2].replace("&&", "&& ulimit -Sn 300 &&", 1)
+    with Server("--connections", 700, command=command) as s:
+        s.ready()
+        limits = pathlib.Path(f"/proc/{s.process.pid}/limits").read_text()
+        assert re.search(r"Max open files +956 +2000 ", limits), limits
+        assert not s.events("fewer_connections")
+
+
 def test_r12_many_bodies_at_once_do_not_fill_memory():
     """Four of the largest size may be on their way; the next is told to come again."""
     with Server("--max-body", "100K", "--connections", 50) as s:
@@ -461,6 +501,13 @@ def test_expect_100_continue_is_answered(server):
     assert s.recv(1000).startswith(b"HTTP/1.1 200 ")
 
 
+def test_expect_means_nothing_in_http_1_0(server):
+    s = server.connect()
+    s.sendall(b'POST /tokenize HTTP/1.0\r\nExpect: 100-continue\r\nContent-Length: 16\r\n\r\n'
+              b'{"content": "a"}')
+    assert s.recv(4096).split(b" ")[1] == b"200"
+
+
 def test_compressed_bodies_are_refused(server):
     answer = server.ask("POST", CHAT, b"\x1f\x8b" + b"0" * 100, {"Content-Encoding": "gzip"})
     assert answer.status == 415
@@ -476,6 +523,8 @@ def test_compressed_bodies_are_refused(server):
     b"GET /health HTTP/1.1\r\nHost: x\r\nA : b\r\n\r\n",
     b"GET /health HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n",
     b"GET /health HTTP/9.9\r\nHost: x\r\n\r\n",
+    b"GET http://[ HTTP/1.1\r\nHost: x\r\n\r\n",
+    b"POST /tokenize HTTP/1.1\r\nHost: x\r\n: y\r\nContent-Length: 2\r\n\r\n{}",
     b"POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
     b"POST /tokenize HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"])
 def test_what_is_not_http_gets_json_or_nothing(server, data):
@@ -504,6 +553,23 @@ def test_what_can_be_read_in_two_ways_is_the_last_on_its_connection(server, line
     while part := s.recv(4096):
         got += part
     assert got.split(b" ")[1] == b"400" and got.count(b"Content-Length: ") == 1, got
+
+
+@pytest.mark.parametrize("line, status, body", [
+    (b"POST /tokenize", 200, b'{"content": "a"}'), (b"GET /health", 200, b"x"),
+    (b"OPTIONS /tokenize", 204, b"x"), (b"POST /nowhere", 404, b"x"),
+    (b"POST /v1/completions", 200, b'{"prompt": "a", "max_tokens": 2, "stream": true}')])
+def test_trailers_never_become_fields_of_the_next_request(server, line, status, body):
+    """Symptom, with aiohttp 3.8: the next head had an Authorization that its client never sent."""
+    s = server.connect()
+    s.sendall(line + b" HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+              + b"%x\r\n%s\r\n0\r\nA: b\r\nAuthorization: Bearer theirs\r\n\r\n" % (len(body), body)
+              + b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+    got = b""
+    while part := s.recv(4096):
+        got += part
+    assert got.split(b" ")[1] == b"%d" % status and got.count(b"HTTP/1.1 ") == 1, got
+    assert b"\r\nConnection: close\r\n" in got
 
 
 def test_a_request_behind_another_waits_its_turn(server):

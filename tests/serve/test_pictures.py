@@ -145,14 +145,19 @@ def test_fewer_patches_are_fewer_positions(server, seeing_model):  # noqa: F811
     assert 4 <= 121 + few - many <= 16
 
 
-def test_the_server_says_whether_it_sees(server, seeing_model):  # noqa: F811
+def test_the_server_says_whether_it_sees(server, seeing_model, tmp_path):  # noqa: F811
     def told(s):
-        return s.get("/v1/models").json["data"][0]["waste_chat"]["images"]
+        chat = s.get("/v1/models").json["data"][0]["waste_chat"]
+        return chat["images"], chat.get("no_images")
 
-    assert told(server) is True
-    for model, cure in ((seeing_model, "--vision"), (DEMO, "no vision tower")):
+    assert told(server) == (True, None)
+    damaged = tmp_path / "damaged.waste"  # its tower is there, and --vision says what is wrong
+    shutil.copytree(seeing_model, damaged)
+    (damaged / "vision.json").write_text("{")
+    for model, cure in ((seeing_model, "--vision"), (damaged, "--vision"), (DEMO, "no vision tower")):
         with Server(model=model) as s:
-            assert told(s.ready()) is False
+            sees, why = told(s.ready())
+            assert sees is False and cure in why
             answer = s.post(CHAT, {"messages": [shown(TEXT, b"?")]})
             assert answer.status == 400 and answer.error["code"] == "vision_disabled"
             assert answer.error["param"] == "messages[0].content[0]"

@@ -130,6 +130,13 @@ def test_sampling_reaches_the_library_by_its_names():
     assert sampling_of({}).repeat_window == 64, "what is not said is the library's default"
 
 
+def test_a_grammar_does_not_end_at_a_nul():
+    """What stood behind it was left out without a word."""
+    for made in (constrain.of_text, lambda f: constrain.of_prompt(None, f)):
+        error = refused(made, Fields({"grammar": 'root ::= "a"\0 | "b"'}))
+        assert error.param == "grammar" and "NUL at 12" in error.message
+
+
 def test_a_budget_of_thinking_has_several_names():
     assert chat(thinking_budget=0).thinking_budget == 0
     assert chat(thinking={"type": "enabled", "budget_tokens": 9}).thinking_budget == 9
@@ -237,6 +244,23 @@ def test_anthropic_structured_outputs_are_a_response_format():
     for members in ({"output_format": wanted}, {"output_config": {"format": wanted}}):
         body = anthropic.conversation(Fields({"messages": [], **members}))
         assert body["response_format"]["json_schema"]["schema"] == schema
+
+
+@pytest.mark.parametrize("thinking, thinks, want", [
+    ({"type": "enabled", "budget_tokens": 1024}, True, {"reasoning_effort": "low"}),
+    ({"type": "enabled", "budget_tokens": 90000}, True, {"reasoning_effort": "max"}),
+    ({"type": "adaptive"}, True, {"thinking": True}), ({"type": "disabled"}, True, {"thinking": False}),
+    ({"type": "adaptive"}, False, {}), ({"type": "disabled"}, False, {"thinking": False})])
+def test_anthropic_thinking_is_as_much_as_the_model_can(thinking, thinks, want):
+    body = anthropic.conversation(Fields({"messages": [], "thinking": thinking}), thinks)
+    assert {k: v for k, v in body.items() if k in ("thinking", "reasoning_effort")} == want
+
+
+@pytest.mark.parametrize("thinking", [{"type": "enabled", "budget_tokens": 1024}, {"type": "enabled"}])
+def test_anthropic_thinking_that_cannot_be_is_refused_with_what_helps(thinking):
+    error = refused(anthropic.conversation, Fields({"messages": [], "thinking": thinking}), False)
+    assert error.param == "thinking" and "does not reason" in error.message
+    assert "leave it out" in error.message and '"disabled"' in error.message
 
 
 @pytest.mark.parametrize("member, value", [

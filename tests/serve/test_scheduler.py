@@ -1,12 +1,19 @@
 """Who computes when, on a scripted engine: passes are made one by one."""
 
+import asyncio
+import ctypes
 import threading
+import time
 
 import pytest
 
 from serving import FakeContext, FakeReader, Heard, ids, scheduler_with
 from serve import engine
+from serve.budget import Budget, Share
+from serve.errors import ApiError
+from serve.grammars import AHEAD
 from serve.scheduler import (OVERTAKEN, READY, Ended, Failed, Fed, Full, Job, More, Queued)
+from serve.stream import Exchange
 
 
 def job(n, max_tokens=3, **more):
@@ -275,6 +282,189 @@ def test_a_store_that_does_not_open_closes_the_model(monkeypatch):
     s.start()
     s.thread.join(60)
     assert s.phase == scheduler.FAILED and "no space" in str(s.failure) and closed == [ctx]
+
+
+# ---- grammars, compiled beside -------------------------------------------------------------------
+
+
+class Workshop:
+    """Grammars that are finished when the test says so. n_bytes: of each."""
+
+    def __init__(self, n_bytes=100):
+        self.n_bytes, self.gate = n_bytes, threading.Semaphore(0)
+        self.begun, self.changed = [], threading.Condition()
+
+    def __call__(self, text, kind):
+        with self.changed:
+            self.begun.append(text)
+            self.changed.notify_all()
+        assert self.gate.acquire(timeout=60)
+        if text == b"bad":
+            raise engine.Failure(engine.E_FORMAT, "grammar: line 1: no rule")
+        made = type("Made", (), {})()
+        made.handle, made.n_bytes = ctypes.c_void_p(1000 + len(self.begun)), self.n_bytes
+        return made
+
+    def wait_begun(self, n):
+        with self.changed:
+            assert self.changed.wait_for(lambda: len(self.begun) >= n, 60), self.begun
+
+
+def limited(text, **more):
+    return job(5, settings={"grammar": text, "grammar_kind": engine.GRAMMAR_TEXT}, **more)
+
+
+def test_a_grammar_that_is_being_compiled_holds_up_nobody_else(monkeypatch):
+    """Symptom: a schema of 5,000 alternatives stopped every stream for seconds."""
+    shop = Workshop()
+    with scheduler_with(monkeypatch, compiled=shop, sessions=1) as (s, ctx):
+        waits, waits_heard = limited(b"large")
+        s.submit(waits)
+        shop.wait_begun(1)
+        other, heard = job(5, max_tokens=2)
+        s.submit(other)
+        step(ctx, 2)
+        assert heard.wait(Ended).usage.generated == 2
+        assert not waits_heard.of(Fed)
+        shop.gate.release()
+        waits_heard.wait(Fed)
+        settings = ctx.all[0].settings
+        assert settings.compiled == 1001 and settings.grammar == b"large"
+        step(ctx, 3)
+        waits_heard.wait(Ended)
+        assert waits.grammar is None, "who is told the answer again needs no grammar"
+
+
+def test_equal_grammars_are_compiled_once(monkeypatch):
+    """For the alternatives of an answer, for two who wait, and for the next turn."""
+    shop = Workshop()
+    shop.gate.release()
+    with scheduler_with(monkeypatch, compiled=shop, sessions=2, queue=8) as (s, ctx):
+        jobs = [limited(b"same", max_tokens=1) for _ in range(4)]
+        s.submit(*(j for j, _ in jobs[:3]))
+        s.submit(jobs[3][0])
+        for _ in range(20):
+            ctx.gate.release()
+        for _, heard in jobs:
+            heard.wait(Ended)
+        for _ in range(2):
+            later, heard = limited(b"same", max_tokens=1)
+            s.submit(later)
+            heard.wait(Ended)
+        assert shop.begun == [b"same"]
+
+
+@pytest.mark.parametrize("status, kind", [(engine.E_LIMIT, "request"), (engine.E_OOM, "engine")])
+def test_a_grammar_that_cannot_be_compiled_fails_its_job_alone(monkeypatch, status, kind):
+    def refuse(text, _):
+        raise engine.Failure(status, "grammar: it is too much")
+
+    with scheduler_with(monkeypatch, compiled=refuse, sessions=1) as (s, ctx):
+        _, speaking = start(s, ctx, 5)
+        bad, heard = limited(b"bad")
+        s.submit(bad)
+        step(ctx, 3)
+        failed = heard.wait(Failed)
+        assert (failed.kind, failed.param) == (kind, "grammar") and "too much" in failed.message
+        assert speaking.wait(Ended).usage.generated == 3
+
+
+def test_a_mistake_in_compiling_is_told_and_not_the_end_of_the_compiler(monkeypatch):
+    def compiled(text, _):
+        return {b"good": type("Made", (), {"handle": ctypes.c_void_p(7), "n_bytes": 1})}[text]()
+
+    with scheduler_with(monkeypatch, compiled=compiled, sessions=1) as (s, ctx):
+        bad, heard = limited(b"bad")
+        s.submit(bad)
+        assert heard.wait(Failed).kind == "engine"
+        good, heard = limited(b"good")
+        s.submit(good)
+        step(ctx, 3)
+        heard.wait(Ended)
+
+
+def test_who_waits_for_a_grammar_is_cancelled_at_once(monkeypatch):
+    shop = Workshop()
+    with scheduler_with(monkeypatch, compiled=shop, sessions=1) as (s, ctx):
+        both = [limited(text) for text in (b"first", b"second")]
+        s.submit(*(j for j, _ in both))
+        shop.wait_begun(1)
+        for j, heard in reversed(both):
+            s.cancel(j)
+            assert heard.wait(Failed).kind == "cancelled"
+        shop.gate.release()
+        after, heard = limited(b"third", max_tokens=1)
+        shop.gate.release()
+        s.submit(after)
+        step(ctx)
+        heard.wait(Ended)
+        assert shop.begun == [b"first", b"third"], "nobody wanted the second any more"
+
+
+def test_grammars_that_wait_for_a_slot_have_a_limit(monkeypatch):
+    shop = Workshop(n_bytes=AHEAD)
+    for _ in range(9):
+        shop.gate.release()
+    with scheduler_with(monkeypatch, compiled=shop, sessions=1, queue=8) as (s, ctx):
+        start(s, ctx, 5, max_tokens=3)
+        waiting = [limited(bytes([n]), max_tokens=1) for n in range(65, 68)]
+        s.submit(*(j for j, _ in waiting))
+        until = time.monotonic() + 60
+        while not waiting[0][0].grammar and time.monotonic() < until:
+            time.sleep(0.001)
+        with s.lock:
+            assert s._to_compile() is None and shop.begun == [b"A"]
+        step(ctx, 6)
+        for _, heard in waiting:
+            heard.wait(Ended)
+        assert shop.begun == [b"A", b"B", b"C"]
+
+
+def test_nobody_turns_round_and_round_while_a_grammar_is_compiled(monkeypatch):
+    shop, turns = Workshop(), []
+    with scheduler_with(monkeypatch, compiled=shop, sessions=1) as (s, ctx):
+        s.between = lambda _: turns.append(1)
+        s.submit(limited(b"large")[0])
+        shop.wait_begun(1)
+        time.sleep(0.2)
+        assert len(turns) < 20
+        shop.gate.release()
+
+
+def test_the_end_does_not_wait_for_a_grammar(monkeypatch):
+    shop = Workshop()
+    with scheduler_with(monkeypatch, compiled=shop) as (s, ctx):
+        j, heard = limited(b"large")
+        s.submit(j)
+        shop.wait_begun(1)
+    assert heard.wait(Failed).kind == "closing"
+    shop.gate.release()
+    s.compiler.thread.join(60)
+    assert not s.compiler.thread.is_alive() and j.grammar is None
+
+
+def test_the_text_of_a_grammar_is_held_until_its_answer_is_over():
+    """What is kept for those who ask again holds neither it nor the jobs."""
+    class Answer:
+        options = type("Options", (), {"limited_by": "grammar", "progress": False})
+
+        def end(self, index, ended):
+            return ["the end"]
+
+    async def answered():
+        budget = Budget("schemas and grammars", 100)
+        share = Share(budget)
+        share.grow(90)
+        with pytest.raises(ApiError, match="schemas and grammars"):
+            Share(budget).grow(11)
+        exchange = Exchange(Answer(), cancel=lambda *_: None, grace=60.0, grammar=share)
+        exchange.start([job(5)[0]], None)
+        assert budget.held == 90
+        exchange.sink(0)(Ended("end", None))
+        await exchange.task
+        assert budget.held == 0 and not exchange.jobs and exchange.history == [["the end"]]
+
+    asyncio.run(answered())
 
 
 def test_a_model_that_does_not_open_is_a_failure_with_a_sentence(monkeypatch):

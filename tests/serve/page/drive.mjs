@@ -230,8 +230,33 @@ const checks = {
         return page;
     },
 
-    async "an image is refused in words, and can be removed"(browser) {
+    async "a server that sees no images takes none, and says why"(browser) {
+        const page = await open(browser);
+        const button = page.getByRole("button", {name: "Attach image"});
+        await until(async () => await button.getAttribute("aria-disabled") === "true", "it is off");
+        equal(await button.getAttribute("title"),
+              "This server sees no images: the model has no vision tower.", "the title");
+        await button.click({force: true});
+        const told = page.getByRole("alert").getByText("the model has no vision tower");
+        await told.waitFor();
+        await page.getByRole("button", {name: "Dismiss"}).click();
+        await page.locator("#file").setInputFiles({name: "dot.png", mimeType: "image/png",
+                                                   buffer: Buffer.from(PIXEL, "base64")});
+        await told.waitFor();
+        equal(await page.getByAltText("Attached image 1").count(), 0, "images that are attached");
+        return page;
+    },
+
+    async "an image of another server's days is refused in words, and can be removed"(browser) {
         const page = await open(browser, {quiet: true});
+        await page.route("**/v1/models", async (route) => {
+            const response = await route.fetch();
+            const value = await response.json();
+            delete value.data[0].waste_chat.no_images;
+            await route.fulfill({response, json: value});
+        });
+        await page.reload();
+        await page.getByText("ready", {exact: true}).waitFor();
         await limit(page, 8);
         await page.locator("#file").setInputFiles({name: "dot.png", mimeType: "image/png",
                                                    buffer: Buffer.from(PIXEL, "base64")});
@@ -248,6 +273,9 @@ const checks = {
 
     async "an image is seen, and both stay after a reload"(browser) {
         const page = await open(browser, {url: SEEING});
+        const button = page.getByRole("button", {name: "Attach image"});
+        await until(async () => await button.getAttribute("aria-disabled") === "false", "it is on");
+        equal(await button.getAttribute("title"), "", "its title");
         await limit(page, 8);
         await page.locator("#file").setInputFiles([1, 2].map((i) => ({
             name: `dot${i}.png`, mimeType: "image/png", buffer: Buffer.from(PIXEL, "base64")})));
