@@ -14,14 +14,14 @@
 static inline bool list_room(void *list, size_t *cap, size_t n, size_t size)
 {
     size_t more = 2 * n + 16;
-    void *p;
+    void *had, *p;
 
     if (n <= *cap)
         return true;
     if (n > SIZE_MAX / 4 || more > SIZE_MAX / size)
         return false;
-    memcpy(&p, list, sizeof(p));
-    p = realloc(p, more * size);
+    memcpy(&had, list, sizeof(had));
+    p = realloc(had, more * size);
     if (!p)
         return false;
     memcpy(list, &p, sizeof(p));

@@ -53,8 +53,9 @@ static int wish_effort(struct wish *w, const struct node *object, const char *ke
     w->effort = effort_of(v->text, lenient);
     w->effort_path = path;
     if (!w->effort)
-        return err_set(e, ERR_ARG, "%s: \"%s\" is none of low, high, max, none", path,
-                       str_shown(v->text));
+        return err_set(e, ERR_ARG, "%s: \"%s\" is none of low, high, max, none%s", path,
+                       str_shown(v->text),
+                       effort_of(v->text, true) ? " (--lenient-effort of a server takes it)" : "");
     return 0;
 }
 

@@ -220,9 +220,10 @@ class Model:
         self.opts.max_sessions = o.sessions or self._choose_sessions()
         self.plan = plan = engine.plan(o.model, self.cfg, self.opts)
         if not plan.fits:
+            source = plan.usable_why.decode() if plan.budget_chosen else "--budget"
             raise engine.Failure(engine.E_RAM_BUDGET,
                                  f"needs {plan.mem.floor_bytes} bytes at least, and the "
-                                 f"budget is {plan.budget_bytes} ({plan.usable_why.decode()}): "
+                                 f"budget is {plan.budget_bytes} ({source}): "
                                  "a larger --budget, fewer --sessions or --checkpoints, or a "
                                  "smaller --ctx")
 

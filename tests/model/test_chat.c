@@ -439,7 +439,8 @@ static void an_effort_the_model_does_not_know_is_mapped_only_when_asked(void **s
 
     (void)state;
     refused(strict, medium, ERR_ARG,
-            "reasoning_effort: \"medium\" is none of low, high, max, none");
+            "reasoning_effort: \"medium\" is none of low, high, max, none "
+            "(--lenient-effort of a server takes it)");
     assert_int_equal(chat_open(&c, t, NULL, &lenient, &e), 0);
     p = render(c, medium);
     assert_string_equal(p->effort, "high");
