@@ -26,7 +26,7 @@ static inline bool list_room(void *list, size_t *cap, size_t n, size_t size)
         return false;
     memcpy(list, &p, sizeof(p));
     *cap = more;
-    return true;
+    return true; /* cppcheck-suppress memleak ; memcpy gave it to *list */
 }
 
 #endif

@@ -16,8 +16,8 @@ struct reclaim;
 
 /* RECLAIM_OFF: nothing is ever deleted. Checkpoint, map and prints, the shards' fingerprints
  * (convert_shards.h), must outlive it. ERR_ARG: source and container lie in each other, a shard
- * is a link, symbolic or hard (deleting it frees nothing), or the release has no index (the names of
- * its tensors would go with its one file). ERR_IO: the source is read-only. */
+ * is a link, symbolic or hard (deleting it frees nothing), or the release has no index (the names
+ * of its tensors would go with its one file). ERR_IO: the source is read-only. */
 int reclaim_open(struct reclaim **out, struct checkpoint *c, const struct tensor_map *m,
                  const json_t *prints, const char *container, enum reclaim_mode mode,
                  struct err *e);

@@ -50,9 +50,9 @@ def sources(tmp_path_factory):
 def converted(sources, tmp_path_factory):
     top = tmp_path_factory.mktemp("converted")
     out = {}
-    for family, source in sources.items():
+    for family, release in sources.items():
         out[family] = top / f"{family}.waste"
-        waste_json("convert", "--src", source, "--out", out[family])
+        waste_json("convert", "--src", release, "--out", out[family])
     return out
 
 
@@ -60,8 +60,8 @@ def converted(sources, tmp_path_factory):
 def packed(sources, tmp_path_factory):
     """The same in VQ4P."""
     top = tmp_path_factory.mktemp("packed")
-    for family, source in sources.items():
-        waste("convert", "--src", source, "--out", top / family, "--format", "vq4p", check=0)
+    for family, release in sources.items():
+        waste("convert", "--src", release, "--out", top / family, "--format", "vq4p", check=0)
     return {family: top / family for family in sources}
 
 
