@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -90,8 +91,8 @@ static int read_part(struct verify *v, const struct file *f, uint8_t *record, ui
     int status = file_pread(f, record + from, to - from, offset + from);
 
     atomic_fetch_add(&v->progress.bytes, status ? 0 : to - from);
-    return status ? err_sys(e, -status, "%s: bytes %llu...%llu", f->name,
-                            (unsigned long long)(offset + from), (unsigned long long)(offset + to))
+    return status ? err_sys(e, -status, "%s: bytes %" PRIu64 "...%" PRIu64, f->name, offset + from,
+                            offset + to)
                   : 0;
 }
 

@@ -209,13 +209,14 @@ static int run_command(struct bench *b, const struct bench_command *k, int argc,
 
 static int run_help(struct bench *b, char *name)
 {
+    static char option[] = "--help", *args[] = {NULL, option, NULL}; /* the report keeps them */
     const struct bench_command *k;
-    char option[] = "--help", *args[] = {name, option, NULL};
 
     if (!name) {
         print_usage(stdout);
         return flush_output(b);
     }
+    args[0] = name;
     k = command_named(name);
     return k ? run_command(b, k, 2, args) : unknown_command(b, name);
 }
