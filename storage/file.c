@@ -66,11 +66,12 @@ static bool alignment_fits(struct file *f, int fd)
     return true;
 }
 
-/* Is the file's first page in the page cache? False too where the system does not tell (*known). */
+/* Is the file's first page in the page cache? False too where the system does not tell (*known).
+ * The mapping is only asked about: nobody can read it, so a file that is cut raises no signal. */
 static bool first_page_cached(const struct file *f, bool *known)
 {
 #ifdef O_DIRECT
-    void *at = mmap(NULL, IO_ALIGN, PROT_READ, MAP_SHARED, f->buffered, 0);
+    void *at = mmap(NULL, IO_ALIGN, PROT_NONE, MAP_SHARED, f->buffered, 0);
     unsigned char in = 0;
 
     *known = at != MAP_FAILED && !mincore(at, IO_ALIGN, (void *)&in);
