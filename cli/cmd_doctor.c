@@ -209,6 +209,8 @@ static void print_topic(const struct findings *f, const char *topic)
 
 static void print_verdict(const struct findings *f, const struct verdict *v, const char *path)
 {
+    double rate = v->estimate.tokens_per_second;
+    double disk_ms = 1e3 * v->estimate.disk_seconds, ram_ms = 1e3 * v->estimate.ram_seconds;
     unsigned better = 0, bad = 0;
 
     for (unsigned i = 0; i < f->n; i++) {
@@ -221,12 +223,12 @@ static void print_verdict(const struct findings *f, const struct verdict *v, con
                                          : "the container cannot be opened");
     else if (v->model && !v->fits)
         printf("\n%s cannot run here: it does not fit in memory.\n", path);
-    else if (v->model && v->estimate.tokens_per_second > 0)
+    else if (v->model && rate > 0)
         printf("\n%s can run here: at most %.*f tokens a second.\n"
-               "(drive %.0f ms, memory %.0f ms a token; hits as published for Kimi-Linear and K3;\n"
-               "reading and computing overlap)\n",
-               path, v->estimate.tokens_per_second < 100 ? 2 : 0, v->estimate.tokens_per_second,
-               1e3 * v->estimate.disk_seconds, 1e3 * v->estimate.ram_seconds);
+               "(drive %.*f ms, memory %.*f ms a token; hits as published for\n"
+               "Kimi-Linear and K3; reading and computing overlap)\n",
+               path, estimate_decimals(rate), rate, estimate_decimals(disk_ms), disk_ms,
+               estimate_decimals(ram_ms), ram_ms);
     else if (v->model)
         printf("\n%s: how fast it would run was not measured.\n", path);
     else

@@ -162,13 +162,15 @@ static void print_disk(const waste_plan *p)
 static void print_estimate(struct cli *c, const waste_plan *p, const struct rates *r)
 {
     struct estimate s = estimate_of(p, r);
+    double disk_ms = 1e3 * s.disk_seconds, ram_ms = 1e3 * s.ram_seconds;
     char drive[UNITS_TEXT], ram[UNITS_TEXT];
 
     printf("Estimate, not a measurement\n");
     printf(
-        "  at most %.2f tok/s: %.1f %% of experts found in memory, disk floor %.0f ms, RAM floor "
-        "%.0f ms a token\n",
-        s.tokens_per_second, 100 * s.hit_rate, 1e3 * s.disk_seconds, 1e3 * s.ram_seconds);
+        "  at most %.*f tok/s: %.1f %% of experts found in memory, disk floor %.*f ms, RAM floor "
+        "%.*f ms a token\n",
+        estimate_decimals(s.tokens_per_second), s.tokens_per_second, 100 * s.hit_rate,
+        estimate_decimals(disk_ms), disk_ms, estimate_decimals(ram_ms), ram_ms);
     printf("  from %s/s %s%s, %s/s of memory %s; hits as published for Kimi-Linear and K3;\n"
            "  reading and computing overlap completely\n",
            size_text_decimal(drive, (uint64_t)r->drive),

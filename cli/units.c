@@ -172,6 +172,11 @@ const char *count_text(char text[UNITS_TEXT], uint64_t n)
     return text;
 }
 
+int estimate_decimals(double v)
+{
+    return v < 10 ? 2 : v < 100;
+}
+
 double per_second(double n, double seconds)
 {
     return seconds > 0 ? n / seconds : 0;

@@ -26,6 +26,9 @@ const char *size_text_decimal(char text[UNITS_TEXT], uint64_t bytes);
 /* "2.78 T", "48.1 G", "812": how many of something. */
 const char *count_text(char text[UNITS_TEXT], uint64_t n);
 
+/* Decimals with which an estimate shows no more than three digits: 0.07, 3.21, 13.9, 2524. */
+int estimate_decimals(double v);
+
 /* How many a second; 0: no time has passed. */
 double per_second(double n, double seconds);
 

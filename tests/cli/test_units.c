@@ -115,6 +115,18 @@ static void sizes_and_times_read_as_people_write_them(void **state)
     assert_string_equal(time_text(text, -1), "--:--");
 }
 
+static void an_estimate_has_no_more_than_three_digits_or_its_whole_part(void **state)
+{
+    static const struct {
+        double v;
+        int decimals;
+    } cases[] = {{0, 2}, {0.0712, 2}, {9.99, 2}, {13.94, 1}, {99.94, 1}, {100, 0}, {12589.64, 0}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++)
+        assert_int_equal(estimate_decimals(cases[i].v), cases[i].decimals);
+}
+
 static void ids_are_separated_by_spaces_commas_tabs_or_newlines(void **state)
 {
     static const char *const bad[] = {
@@ -147,6 +159,7 @@ int main(void)
         cmocka_unit_test(sizes_are_binary_whatever_their_unit_is_called),
         cmocka_unit_test(rates_are_decimal_unless_they_say_otherwise),
         cmocka_unit_test(sizes_and_times_read_as_people_write_them),
+        cmocka_unit_test(an_estimate_has_no_more_than_three_digits_or_its_whole_part),
         cmocka_unit_test(ids_are_separated_by_spaces_commas_tabs_or_newlines),
     };
 
