@@ -269,11 +269,12 @@ static void mask_fill(struct grammar_match *m, const struct spots *s, uint64_t *
 /* The same for every state that lets the same tokens through. */
 static uint32_t count_for_mask(const struct grammar_match *m, const struct spot *s)
 {
-    const struct leaf *l = &m->g->leaf[s->leaf & ~LEAF_OF_TOKEN];
     uint32_t longest = m->trie->depth_max, need = 0, rest = 0xffff;
+    const struct leaf *l;
 
     if (s->leaf & LEAF_OF_TOKEN)
         return 0;
+    l = &m->g->leaf[s->leaf];
     if (l->kind == LEAF_KEY)
         return intern_find(&m->known, &s->count, 1) == INTERN_NONE ? KEY_NEW : s->count;
     if (l->kind != LEAF_STRING)
