@@ -377,7 +377,7 @@ class Serving:
         o = self.o
         front = Front(self.routes, connections=self.connections, head_seconds=o.head_timeout,
                       keepalive_timeout=o.idle_timeout, auto_decompress=False, access_log=None,
-                      lingering_time=1.0)
+                      lingering_time=0)  # Connection.drop is ours
         self.runner = web.ServerRunner(front)
         await self.runner.setup()
         return await (self._listen_at(o.unix) if o.unix else self._listen_on(o.host, o.port))

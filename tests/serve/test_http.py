@@ -382,6 +382,73 @@ def test_r12_a_body_of_8_mib_is_accepted_and_a_larger_one_is_not(server):
     assert said_of((8 << 20) + 1).startswith(b"HTTP/1.1 413 ")
 
 
+@pytest.fixture(scope="module")
+def strict():
+    """A server that refuses most of what it is sent."""
+    with Server("--max-body", "1M", "--api-key", "ours", "--body-timeout", PATIENCE) as s:
+        yield s.ready()
+
+
+def answers(s):
+    """Heads of what comes until the server says that there is no more."""
+    got = b""
+    while part := s.recv(1 << 16):
+        got += part
+    return got.split(b"\r\n\r\n")[0].split(b"\r\n")
+
+
+AUTHORIZED = b"Authorization: Bearer ours\r\n"
+
+
+@pytest.mark.parametrize("framing", ["length", "chunked"])
+@pytest.mark.parametrize("status, line, fields", [
+    (413, b"POST /v1/chat/completions HTTP/1.1", AUTHORIZED),
+    (401, b"POST /v1/chat/completions HTTP/1.1", b"Authorization: Bearer theirs\r\n"),
+    (403, b"POST /v1/messages HTTP/1.1", AUTHORIZED + b"Origin: https://example.org\r\n"),
+    (404, b"POST /nowhere HTTP/1.1", AUTHORIZED), (405, b"PUT /health HTTP/1.1", AUTHORIZED),
+    (415, b"POST /tokenize HTTP/1.1", AUTHORIZED + b"Content-Encoding: gzip\r\n"),
+    (400, b"POST /tokenize HTTP/1.1", AUTHORIZED + b"Host: y\r\n"),
+    (400, b"POST /tokenize HTTP/1.1", AUTHORIZED + b"X: " + b"y" * 9000 + b"\r\n"),
+    (400, b"POST http://[ HTTP/1.1", AUTHORIZED), (200, b"GET /health HTTP/1.1", b"")])
+def test_r12_who_writes_everything_first_is_told_why_it_was_for_nothing(strict, framing, status, line,
+                                                                       fields):
+    """Symptom: the answer was sent, and the connection reset in the middle of what still came."""
+    n, part = 20, b" " * (1 << 20)
+    s = strict.connect()
+    s.sendall(line + b"\r\nHost: x\r\n" + fields + (b"Transfer-Encoding: chunked\r\n\r\n"
+              if framing == "chunked" else b"Content-Length: %d\r\n\r\n" % (n * len(part))))
+    for _ in range(n):
+        s.sendall(b"%x\r\n%s\r\n" % (len(part), part) if framing == "chunked" else part)
+    if framing == "chunked":
+        s.sendall(b"0\r\n\r\n")
+    head = answers(s)
+    assert head[0].split(b" ")[1] == b"%d" % status and b"Connection: close" in head, head
+
+
+@pytest.mark.parametrize("target", [b"/nowhere", b"/v1/chat/completions", b"http://["])
+def test_r12_what_nobody_reads_may_not_come_for_ever(strict, target):
+    s = strict.connect()
+    s.sendall(b"POST " + target + b" HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n")
+    part = b" " * (1 << 20)
+    with pytest.raises(ConnectionError):
+        for _ in range(200):
+            s.sendall(part)
+    assert strict.health()["status"] == "ok"
+
+
+def test_r12_who_writes_nothing_more_is_not_waited_for():
+    """Told at once that there is no more, and gone soon: its place is another's."""
+    with Server("--connections", 2) as s:
+        s.ready()
+        held = [s.connect(), s.connect()]
+        for c, target in zip(held, (b"/nowhere", b"http://[")):
+            c.sendall(b"POST " + target + b" HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{")
+            assert answers(c)[0].split(b" ")[1][:1] == b"4"
+        deadline = time.monotonic() + PATIENCE
+        while s.get("/health").status != 200:
+            assert time.monotonic() < deadline
+
+
 def test_r12_chunked_bodies_are_accepted(server):
     body = json.dumps(HI).encode()
     s = server.connect()
@@ -523,6 +590,7 @@ def test_compressed_bodies_are_refused(server):
     b"GET /health HTTP/1.1\r\nHost: x\r\nA : b\r\n\r\n",
     b"GET /health HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n",
     b"GET /health HTTP/9.9\r\nHost: x\r\n\r\n",
+    b"GET /health HTTP/1.1\r\n\r\n",
     b"GET http://[ HTTP/1.1\r\nHost: x\r\n\r\n",
     b"POST /tokenize HTTP/1.1\r\nHost: x\r\n: y\r\nContent-Length: 2\r\n\r\n{}",
     b"POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
