@@ -173,6 +173,24 @@ def test_r2_refusals_name_the_member_as_its_dialect_has_it(server, path, change,
         assert answer.error["param"].startswith(param), answer.error
 
 
+@pytest.mark.parametrize("tool", [{}, {"foo": 1}, {"type": "function"}, {"function": {}},
+                                  {"type": "function", "function": {"name": ""}}, {"name": ""},
+                                  {"name": 3}])
+@pytest.mark.parametrize("path", [CHAT, "/apply-template", "/v1/messages", "/v1/responses"])
+def test_r2_a_tool_without_a_name_is_none(server, path, tool):
+    """Symptom: it was shown to the model, could not be called, and an answer that was required to call
+    one was a text."""
+    known = {"type": "function", "name": "known"}
+    required = "required"
+    if path == "/v1/messages":
+        known, required = {"name": "known"}, {"type": "any"}
+    answer = server.post(path, {**HI, "input": "Hello!", "tool_choice": required,
+                                "tools": [known, tool]})
+    assert answer.status == 400 and "tools[1]" in answer.error["message"], answer.body
+    if path != "/v1/messages":
+        assert answer.error["param"].startswith("tools[1]"), answer.error
+
+
 def test_t24_no_client_error_is_a_500(server):
     """A lone surrogate, a NUL, a prompt that is too long, an id beyond the vocabulary."""
     odd = server.ask("POST", CHAT, b'{"max_tokens": 2, "stop": "\\ud800", "messages": '
