@@ -390,14 +390,18 @@ class Routes:
         return await self._apart(request, self._detokenize, request)
 
     def _detokenize(self, request):
-        data = self.tokenizer.decode(self._ids(request.fields(), "tokens"))
-        return json_response({"content": data.decode("utf-8", "replace")})
+        ids = request.fields().array("tokens")
+        if ids is None or not all(type(t) is int for t in ids):
+            raise invalid("tokens", "tokens has to be an array of token ids")
+        self._check_vocabulary(ids, "tokens")
+        return json_response({"content": engine_text(self.tokenizer, ids)})
 
-    def _ids(self, f, member):
-        ids = f.array(member)
-        if ids is None or not all(type(t) is int and 0 <= t < 2**31 for t in ids):
-            raise invalid(f.name(member), f"{f.name(member)} has to be an array of token ids")
-        return ids
+    def _check_vocabulary(self, ids, member):
+        if not self.scheduler.ctx:
+            raise busy("the server is loading", 5)
+        vocab = self.scheduler.ctx.engine.vocab
+        if not all(0 <= t < vocab for t in ids):
+            raise invalid(member, f"{member}: token ids are 0 to {vocab - 1}")
 
     async def apply_template(self, request):
         f = await self._fields(request)
@@ -550,9 +554,7 @@ class Routes:
         if isinstance(prompt, list) and prompt:
             self._check_length(prompt, "prompt")
         if isinstance(prompt, list) and prompt and all(type(t) is int for t in prompt):
-            vocab = self.scheduler.ctx.engine.vocab
-            if not all(0 <= t < vocab for t in prompt):
-                raise invalid("prompt", f"prompt: token ids are 0 to {vocab - 1}")
+            self._check_vocabulary(prompt, "prompt")
             return engine.ids_array(prompt), None
         raise invalid("prompt", "prompt has to be one text that is not empty, or one array of ids")
 

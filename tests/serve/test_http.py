@@ -57,7 +57,12 @@ def test_tokens_there_and_back(server):
     assert "".join(p["piece"] for p in pieces) == "Hi you"
     for body in ({}, {"content": 3}):
         assert server.post("/tokenize", body).error["param"] == "content"
-    assert server.post("/detokenize", {"tokens": ["x"]}).error["param"] == "tokens"
+    vocab = server.get("/v1/models").json["data"][0]["meta"]["n_vocab"]
+    assert server.post("/detokenize", {"tokens": [0, vocab - 1]}).status == 200
+    for bad in ("x", True, 1.5, -1, vocab, 99999999, 1 << 40):
+        refused = server.post("/detokenize", {"tokens": [0, bad]})
+        assert refused.status == 400 and refused.error["param"] == "tokens"
+    assert refused.error["message"] == f"tokens: token ids are 0 to {vocab - 1}"
 
 
 def test_a_template_is_shown_as_it_is_fed(server):
