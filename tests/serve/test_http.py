@@ -244,6 +244,11 @@ def test_a_key_file_without_keys_is_no_open_door(tmp_path):
     (tmp_path / "keys").write_text("# none\n")
     assert "no key" in refused_to_start("--api-key-file", tmp_path / "keys")
     assert "no key" in refused_to_start("--api-key-file", tmp_path / "keys", "--api-key", "other")
+    for path, why in ((tmp_path / "nothing", "No such file"), (tmp_path, "directory"),
+                      (tmp_path / "keys", "no key in it")):
+        said = refused_to_start("--api-key-file", path)
+        assert said.startswith(f"waste serve: --api-key-file {path}: ") and "a key a line" in said
+        assert why in said and "Errno" not in said and said.count(str(path)) == 1, said
 
 
 def test_keys_do_not_see_each_others_states(tmp_path):
@@ -323,6 +328,13 @@ def test_origins_can_be_allowed():
         assert s.post(CHAT, HI, Origin="https://other.example").status == 403
 
 
+@pytest.mark.parametrize("origin", ["chat.example", "https://chat.example/", "HTTPS://chat.example",
+                                    "https://chat.example/page", "https://"])
+def test_an_origin_that_no_browser_sends_is_refused(origin):
+    said = refused_to_start("--cors-origin", origin, code=2)
+    assert f"argument --cors-origin: {origin!r} is no origin such as https://" in said
+
+
 def test_an_address_that_all_can_reach_is_warned_of():
     with Server("--host", "0.0.0.0") as s:
         s.ready()
@@ -343,7 +355,8 @@ def test_a_unix_socket_serves_like_a_port(tmp_path):
 
 def test_a_unix_socket_takes_the_place_of_nothing_but_a_dead_one(tmp_path):
     (tmp_path / "file").write_text("precious")
-    assert "no socket" in refused_to_start("--unix", tmp_path / "file")
+    said = refused_to_start("--unix", tmp_path / "file")
+    assert f"--unix {tmp_path / 'file'}: " in said and "no socket" in said
     assert (tmp_path / "file").read_text() == "precious"
     with Server(unix=str(tmp_path / "s")) as s:
         s.ready()
@@ -700,7 +713,8 @@ def refused_to_start(*options, model=DEMO, code=1):
 
 def test_what_cannot_be_served_is_said_before_anybody_asks(tmp_path):
     assert "nothing" in refused_to_start(model=tmp_path / "nothing")
-    assert "--budget" in refused_to_start("--budget", "1M")
+    said = refused_to_start("--budget", "1M")
+    assert re.search(r"needs \d+\.\d MiB at least, and the budget is 1\.0 MiB \(--budget\)", said), said
     (tmp_path / "file").touch()
     for bad in (tmp_path / "file", tmp_path / "no" / "states"):
         said = refused_to_start("--state-dir", bad)
@@ -729,6 +743,14 @@ def test_an_option_whose_text_is_empty_is_refused(option):
     ("--image-patches", "3")])
 def test_a_number_that_is_none_of_the_possible_is_refused_as_it_was_written(option, value):
     assert f"argument {option}: '{value}'" in refused_to_start(f"{option}={value}", code=2)
+
+
+@pytest.mark.parametrize("option, value", [("--ctx", "99999999"), ("--threads", "9999"),
+                                           ("--sessions", "9999"), ("--cpus", "some"),
+                                           ("--think", "hard")])
+def test_what_the_library_says_of_an_option_is_said_in_its_name(option, value):
+    said = refused_to_start(option, value)
+    assert said.startswith(f"waste serve: {option}") and value in said and said.count("\n") == 1, said
 
 
 def test_r10_a_model_that_cannot_be_opened_ends_the_server(tmp_path):
@@ -782,6 +804,9 @@ def test_what_was_used_is_learned_where_that_is_asked_for(tmp_path):
         s.chat("Hello!", 4)
         assert s.stop() == 0
     assert (tmp_path / "hot").stat().st_size > 0
+    for bad in (tmp_path, tmp_path / "no" / "hot"):
+        said = refused_to_start("--usage", bad, "--learn")
+        assert said.startswith(f"waste serve: --usage {bad}: ") and said.count("\n") == 1
 
 
 def test_logs_are_json_without_texts(server):
