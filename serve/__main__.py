@@ -108,7 +108,7 @@ class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
     """Defaults, where there is one to tell."""
 
     def _get_help_string(self, action):
-        if action.default is None or action.default is False:
+        if action.default is None or action.default is False or action.default == []:
             return action.help
         return super()._get_help_string(action)
 
@@ -161,7 +161,7 @@ def arguments():
     g = p.add_argument_group("states of conversations")
     g.add_argument("--checkpoints", type=count, default=4, help="states of full contexts in memory")
     g.add_argument("--state-dir", type=word, metavar="DIR", help="keep them in files, too")
-    g.add_argument("--state-bytes", type=size, default=32 << 30, help="at most so much of it")
+    g.add_argument("--state-bytes", type=size, default="32G", help="at most so much of it")
     g.add_argument("--state-every", type=count, default=512, help="also at so many positions")
     g.add_argument("--isolate-keys", action="store_true",
                    help="states of one key are never found by another")
@@ -205,7 +205,8 @@ def arguments():
     g.add_argument("--drain-timeout", type=seconds, default=60, metavar="SECONDS",
                    help="after SIGTERM, for answers that have begun")
     g = p.add_argument_group("log")
-    g.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
+    g.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"),
+                   help="the least that is logged")
     return p
 
 
