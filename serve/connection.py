@@ -169,8 +169,9 @@ class Connection(web.RequestHandler):
     def handle_error(self, request, status=500, exc=None, message=None):
         """What aiohttp could not parse, or a mistake of ours."""
         if status < 500:
-            self._refuse(ApiError(status, message or "not HTTP"))
-            self._leave()
+            if self.transport:
+                self._refuse(ApiError(status, message or "not HTTP"))
+                self._leave()
             return web.Response(status=499)  # to nobody
         self.log_exception("a request failed", exc_info=exc)
         if request.writer.output_size > 0:
