@@ -203,13 +203,20 @@ static int check_tools(const struct node *tools, const char *path, struct err *e
     if (tools->type != NODE_ARRAY)
         return err_set(e, ERR_ARG, "%s must be an array, not %s", path, node_type_name(tools));
     for (const struct node *t = tools->child; t; t = t->next, i++) {
-        const struct node *function = node_get(t, "function"), *name = node_get(function, "name");
+        const struct node *function = node_get(t, "function");
+        const struct node *name = node_get(function ? function : t, "name");
 
         if (t->type != NODE_OBJECT)
             return err_set(e, ERR_ARG, "%s[%u] must be an object, not %s", path, i,
                            node_type_name(t));
-        if (function && (!name || name->type != NODE_STRING || !name->text.len))
-            return err_set(e, ERR_ARG, "%s[%u].function.name must be a text, not %s", path, i,
+        if (!function && !name)
+            return err_set(e, ERR_ARG,
+                           "%s[%u].function is missing: a tool is {\"type\": \"function\", "
+                           "\"function\": {\"name\", \"description\", \"parameters\"}}",
+                           path, i);
+        if (!name || name->type != NODE_STRING || !name->text.len)
+            return err_set(e, ERR_ARG, "%s[%u]%s.name must be a text, not %s", path, i,
+                           function ? ".function" : "",
                            name && name->type == NODE_STRING ? "an empty one"
                                                              : node_type_name(name));
     }

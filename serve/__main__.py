@@ -35,6 +35,12 @@ M_MMAP_THRESHOLD = -3  # of malloc.h
 FILES = 256  # descriptors beside those of connections: the model's files, states, the loop's own
 
 
+def size_text(n):
+    """Bytes, as the command line writes them."""
+    i = min((max(n, 1).bit_length() - 1) // 10, 4)
+    return f"{n / 1024 ** i:.{(0, 1, 1, 2, 2)[i]}f} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[i]}"
+
+
 def size(text):
     """46G, 512M, 1024: bytes."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?) *([KMGT]?)(?:i?B)?", text.strip(), re.I)
@@ -84,6 +90,14 @@ def word(text):
     return text
 
 
+def origin(text):
+    """As a browser writes it: nothing else would ever be one."""
+    if not re.fullmatch(r"\*|null|[a-z][a-z0-9+.-]*://[^/?#\s]+", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no origin such as https://chat.example:8443, "
+                                         "in small letters and without a path, and not *")
+    return text
+
+
 def port(text):
     if not text.isdigit() or int(text) > 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is no port")
@@ -94,7 +108,7 @@ class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
     """Defaults, where there is one to tell."""
 
     def _get_help_string(self, action):
-        if action.default is None or action.default is False:
+        if action.default is None or action.default is False or action.default == []:
             return action.help
         return super()._get_help_string(action)
 
@@ -116,17 +130,24 @@ def arguments():
     g.add_argument("--ctx", type=count, default=0, help="most positions of a conversation; 0: 4096")
     g.add_argument("--sessions", type=count, default=0, metavar="N",
                    help="conversations that are computed at once; 0: up to 4, as memory allows")
-    g.add_argument("--threads", type=count, default=0)
-    g.add_argument("--cpus", type=word, metavar="LIST")
-    g.add_argument("--cache", choices=("nextuse", "lfru", "lru", "s3fifo"))
-    g.add_argument("--io", choices=("io_uring", "libaio", "threads", "sync"))
-    g.add_argument("--io-depth", type=count, default=0)
-    g.add_argument("--numeric", choices=("f32", "direct", "i16", "i8"))
+    g.add_argument("--threads", type=count, default=0, metavar="N", help="0: one per core")
+    g.add_argument("--cpus", type=word, metavar="LIST",
+                   help="bind threads to these CPUs, such as 0-7,16")
+    g.add_argument("--cache", choices=("nextuse", "lfru", "lru", "s3fifo"),
+                   help="which expert leaves memory first; not given: nextuse")
+    g.add_argument("--io", choices=("io_uring", "libaio", "threads", "sync"),
+                   help="how experts are read; not given: the best that works")
+    g.add_argument("--io-depth", type=count, default=0, metavar="N",
+                   help="reads in flight; 0: chosen")
+    g.add_argument("--numeric", choices=("f32", "direct", "i16", "i8"),
+                   help="arithmetic of the experts; not given: i16 with AVX-512 VBMI, else f32")
     g.add_argument("--max-rows", type=count, default=0, help="most prompt tokens in a pass; 0: 512")
     g.add_argument("--chunk", type=positive, default=64, help="the same while others are answered")
-    g.add_argument("--no-direct-io", action="store_true")
-    g.add_argument("--no-verify", action="store_true")
-    g.add_argument("--exclusive-open", action="store_true")
+    g.add_argument("--no-direct-io", action="store_true", help="read through the page cache")
+    g.add_argument("--no-verify", action="store_true",
+                   help="do not check the checksum of each expert when it is read: damage goes unseen")
+    g.add_argument("--exclusive-open", action="store_true",
+                   help="fail if another process has the container open exclusively")
     g.add_argument("--usage", type=word, metavar="PATH", help="the hotlist")
     g.add_argument("--learn", action="store_true",
                    help="at the end, add the experts used to the hotlist")
@@ -140,7 +161,7 @@ def arguments():
     g = p.add_argument_group("states of conversations")
     g.add_argument("--checkpoints", type=count, default=4, help="states of full contexts in memory")
     g.add_argument("--state-dir", type=word, metavar="DIR", help="keep them in files, too")
-    g.add_argument("--state-bytes", type=size, default=32 << 30, help="at most so much of it")
+    g.add_argument("--state-bytes", type=size, default="32G", help="at most so much of it")
     g.add_argument("--state-every", type=count, default=512, help="also at so many positions")
     g.add_argument("--isolate-keys", action="store_true",
                    help="states of one key are never found by another")
@@ -159,7 +180,7 @@ def arguments():
     g.add_argument("--api-key", type=word, action="append", default=[], metavar="KEY",
                    help="may be repeated; better: --api-key-file, or WASTE_API_KEY")
     g.add_argument("--api-key-file", type=word, metavar="FILE", help="a key a line")
-    g.add_argument("--cors-origin", type=word, action="append", metavar="ORIGIN",
+    g.add_argument("--cors-origin", type=origin, action="append", metavar="ORIGIN",
                    help="pages that may use this server besides local ones; * is all")
     g = p.add_argument_group("limits")
     g.add_argument("--queue", type=count, default=64, help="requests that wait")
@@ -169,18 +190,23 @@ def arguments():
     g.add_argument("--max-body", type=size, metavar="SIZE",
                    help="of a request; bodies that come, and images that wait, have four times that "
                         "of memory each (default: 8M, with --vision 32M)")
-    g.add_argument("--head-timeout", type=some_seconds, default=15)
-    g.add_argument("--body-timeout", type=some_seconds, default=60)
-    g.add_argument("--write-timeout", type=some_seconds, default=120,
+    g.add_argument("--head-timeout", type=some_seconds, default=15, metavar="SECONDS",
+                   help="for a request's head to come")
+    g.add_argument("--body-timeout", type=some_seconds, default=60, metavar="SECONDS",
+                   help="for its body to come")
+    g.add_argument("--write-timeout", type=some_seconds, default=120, metavar="SECONDS",
                    help="for clients that do not read")
-    g.add_argument("--idle-timeout", type=some_seconds, default=75)
-    g.add_argument("--connections", type=positive, default=512)
+    g.add_argument("--idle-timeout", type=some_seconds, default=75, metavar="SECONDS",
+                   help="until a connection is closed that asks nothing more")
+    g.add_argument("--connections", type=positive, default=512, metavar="N",
+                   help="at a time; more are told 503")
     g.add_argument("--keep-alive", type=some_seconds, default=10, metavar="SECONDS",
                    help="between comments in a stream that has nothing else to say")
     g.add_argument("--drain-timeout", type=seconds, default=60, metavar="SECONDS",
                    help="after SIGTERM, for answers that have begun")
     g = p.add_argument_group("log")
-    g.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
+    g.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"),
+                   help="the least that is logged")
     return p
 
 
@@ -209,6 +235,20 @@ def open_log(level):
     return logging.getLogger("serve")
 
 
+# How the library's sentences begin about what options say.
+_OPTIONS = (("waste_chat_opts.effort: ", "--think: "), ("ctx_tokens = ", "--ctx "),
+            ("max_sessions = ", "--sessions "), ("cpu list ", "--cpus "), ("cpu list: ", "--cpus: "))
+
+
+def in_options(text):
+    """A sentence of the library's in the words of who started the server; None: it is about no option."""
+    threads = re.fullmatch(r"(\d+) threads: (.*)", text)
+    if threads:
+        return f"--threads {threads[1]}: {threads[2]}"
+    return next((option + text[len(begins):] for begins, option in _OPTIONS
+                 if text.startswith(begins)), None)
+
+
 class Model:
     """How a model is opened: by a plan first, then on the engine's thread."""
 
@@ -222,8 +262,8 @@ class Model:
         if not plan.fits:
             source = plan.usable_why.decode() if plan.budget_chosen else "--budget"
             raise engine.Failure(engine.E_RAM_BUDGET,
-                                 f"needs {plan.mem.floor_bytes} bytes at least, and the "
-                                 f"budget is {plan.budget_bytes} ({source}): "
+                                 f"needs {size_text(plan.mem.floor_bytes)} at least, and the "
+                                 f"budget is {size_text(plan.budget_bytes)} ({source}): "
                                  "a larger --budget, fewer --sessions or --checkpoints, or a "
                                  "smaller --ctx")
 
@@ -273,7 +313,11 @@ class Model:
 def read_keys(o):
     given = list(o.api_key)
     if o.api_key_file:
-        given += keys.read(o.api_key_file)
+        try:
+            given += keys.read(o.api_key_file)
+        except OSError as e:
+            raise OSError(f"--api-key-file {o.api_key_file}: {e.strerror or e}; a file is needed that "
+                          "this user may read, with a key a line") from None
     if os.environ.get("WASTE_API_KEY"):
         given.append(os.environ["WASTE_API_KEY"])
     return keys.Keys(given)
@@ -292,20 +336,30 @@ def check_state_dir(path):
         raise OSError(f"--state-dir {path}: nothing can be written there")
 
 
+def check_usage(path):
+    """Before it is learned for hours what could not be kept."""
+    place = path if os.path.exists(path) else os.path.dirname(os.path.abspath(path))
+    if os.path.isdir(path):
+        raise OSError(f"--usage {path}: a directory; a file is needed")
+    if not os.access(place, os.W_OK):
+        why = "may not be written" if os.path.exists(place) else "is not there"
+        raise OSError(f"--usage {path}: {place} {why}, and --learn would write there")
+
+
 def clear_socket(path):
     """Make room for a Unix socket: one that nobody listens on is left over, anything else stays."""
     path = pathlib.Path(path)
     if not path.exists():
         return
     if not path.is_socket():
-        raise OSError(f"{path}: is there, and no socket")
+        raise OSError("a file that is no socket is there; it stays, so another path is needed")
     with socket.socket(socket.AF_UNIX) as s:
         try:
             s.connect(str(path))
         except ConnectionRefusedError:
             path.unlink()
             return
-    raise OSError(f"{path}: another server listens there")
+    raise OSError("another server listens there: a different path")
 
 
 def identity(path):
@@ -318,7 +372,8 @@ def identity(path):
 
 
 def reason(error):
-    """asyncio's own sentences repeat the address; a failed look-up has no errno of the system's."""
+    """asyncio's own sentences repeat the address; a failed look-up has no errno of the system's, and
+    ours have none."""
     known = error.errno in errno.errorcode
     return os.strerror(error.errno) if known else error.strerror or str(error)
 
@@ -353,6 +408,8 @@ class Serving:
         self.keys = read_keys(o)
         if o.state_dir:
             check_state_dir(o.state_dir)
+        if o.learn and o.usage:
+            check_usage(o.usage)
         self.model = model = Model(o, log)
         self.tokenizer = engine.Tokenizer(o.model)
         chat, missing = None, None
@@ -377,14 +434,14 @@ class Serving:
         o = self.o
         front = Front(self.routes, connections=self.connections, head_seconds=o.head_timeout,
                       keepalive_timeout=o.idle_timeout, auto_decompress=False, access_log=None,
-                      lingering_time=1.0)
+                      lingering_time=0)  # Connection.drop is ours
         self.runner = web.ServerRunner(front)
         await self.runner.setup()
         return await (self._listen_at(o.unix) if o.unix else self._listen_on(o.host, o.port))
 
     async def _listen_at(self, path):
-        clear_socket(path)
         try:
+            clear_socket(path)
             await web.UnixSite(self.runner, path).start()
         except OSError as e:
             raise OSError(f"--unix {path}: {reason(e)}") from None
@@ -471,8 +528,9 @@ def main():
         serving = Serving(o, log)
         code = asyncio.run(serving.run())
     except (engine.Failure, OSError) as e:
-        names_it = isinstance(e, OSError) or o.model in str(e)
-        print("waste serve: " + ("" if names_it else f"{o.model}: ") + str(e), file=sys.stderr)
+        text = str(e) if isinstance(e, OSError) or o.model in str(e) else \
+            in_options(str(e)) or f"{o.model}: {e}"
+        print(f"waste serve: {text}", file=sys.stderr)
         return 1
     return code
 

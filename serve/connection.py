@@ -1,8 +1,8 @@
 """One client's connection: aiohttp's protocol with time limits, a count, and JSON for its errors.
 
 aiohttp bounds lines and fields of a head, and knows how long an idle connection may stay once it
-had a request. Here: how long a head may take, how many connections there may be, and who wants to
-hear that the client has gone.
+had a request. Here: how long a head may take, how many connections there may be, what becomes of a
+body that nobody reads, and who wants to hear that the client has gone.
 """
 
 import asyncio
@@ -15,6 +15,8 @@ from serve.errors import ApiError
 
 SLICE = 4096  # elements of a long list
 HEAD_BYTES = 1 << 20  # of a head, or of requests that do not wait for the answer to the one before
+# Of a body that nobody reads: for how long it may come, how long nothing of it, and how much.
+DROP_SECONDS, DROP_SILENCE, DROP_BYTES = 10, 2, 64 << 20
 
 
 def json_response(value, status=200, headers=None):
@@ -50,6 +52,8 @@ def check_head(request):
         why = "white space before the colon of a header"
     elif len(request.headers.getall("Host", ())) > 1:
         why = "more than one Host"
+    elif request.version == HttpVersion11 and "Host" not in request.headers:
+        why = "no Host, which HTTP/1.1 asks for"
     elif not all(n.isascii() and n.isdigit() for n in lengths):  # "y5", of a field without a name
         why = "a Content-Length that is no number"
     elif coding and (request.version == HttpVersion10 or ",".join(coding).lower() != "chunked"):
@@ -63,6 +67,7 @@ class Connection(web.RequestHandler):
         super().__init__(manager, **kwargs)
         self.head_seconds = head_seconds
         self.refused = self.busy = self.answering = False
+        self.leaving = None  # the transport, once the last is said and no request is read any more
         self.ahead = 0  # bytes that came before they were wanted
         self.timer = self.on_gone = None
 
@@ -71,6 +76,7 @@ class Connection(web.RequestHandler):
             self.refused, self.transport = True, transport
             self._refuse(ApiError(503, "too many connections", code="overloaded"),
                          "Retry-After: 1")
+            transport.close()
             return
         super().connection_made(transport)
         self._await_head()
@@ -82,7 +88,30 @@ class Connection(web.RequestHandler):
                  "Content-Type: application/json", f"Content-Length: {len(body)}",
                  "Connection: close", *headers, "", body)
         self.transport.write("\r\n".join(lines).encode())
-        self.transport.close()
+
+    def _leave(self):
+        """Nothing more is said, and what comes is dropped for a while: see `drop`."""
+        self._cancel_timer()
+        self.leaving, self.transport = self.transport, None
+        self.force_close()  # aiohttp's side of it, which has no transport any more
+        self.ahead = 0
+        self.leaving.write_eof()
+        self.timer = asyncio.get_running_loop().call_later(DROP_SILENCE, self.leaving.abort)
+
+    async def drop(self, content, most):
+        """Behind the last answer: the rest of its request's body, at most so many bytes. Closed with
+        bytes unread, a connection is reset, and a client that writes before it reads is told nothing."""
+        self.answering = False  # what comes is this request's
+        if self.transport:
+            self.transport.write_eof()
+        loop = asyncio.get_running_loop()
+        until = loop.time() + DROP_SECONDS
+        try:
+            while not content.is_eof() and most > 0:
+                most -= len(await asyncio.wait_for(content.readany(),
+                                                   min(DROP_SILENCE, until - loop.time())))
+        except (asyncio.TimeoutError, web.RequestPayloadError):
+            pass  # it was told
 
     def connection_lost(self, exc):
         if self.refused:
@@ -95,6 +124,11 @@ class Connection(web.RequestHandler):
 
     def data_received(self, data):
         if self.refused:
+            return
+        if self.leaving:
+            self.ahead += len(data)
+            if self.ahead > DROP_BYTES:
+                self.leaving.abort()
             return
         if not self.busy or self.answering:
             self.ahead += len(data)
@@ -110,6 +144,7 @@ class Connection(web.RequestHandler):
                 self.transport.abort()
             else:
                 self._refuse(ApiError(400, f"not HTTP: {e}"))
+                self._leave()
 
     def _await_head(self):
         self.timer = asyncio.get_running_loop().call_later(self.head_seconds, self.force_close)
@@ -133,12 +168,16 @@ class Connection(web.RequestHandler):
 
     def handle_error(self, request, status=500, exc=None, message=None):
         """What aiohttp could not parse, or a mistake of ours."""
-        if status >= 500:
-            self.log_exception("a request failed", exc_info=exc)
-            message = "the server made a mistake; its log says more"
+        if status < 500:
+            if self.transport:
+                self._refuse(ApiError(status, message or "not HTTP"))
+                self._leave()
+            return web.Response(status=499)  # to nobody
+        self.log_exception("a request failed", exc_info=exc)
         if request.writer.output_size > 0:
             raise ConnectionError("the answer has begun")
-        response = json_response(ApiError(status, message or "not HTTP").body(), status)
+        response = json_response(
+            ApiError(status, "the server made a mistake; its log says more").body(), status)
         response.force_close()
         return response
 

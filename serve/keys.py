@@ -12,7 +12,7 @@ def read(path):
         lines = [line.strip() for line in file]
     found = [line for line in lines if line and not line.startswith("#")]
     if not found:
-        raise OSError(f"{path}: no key in it")
+        raise OSError("no key in it")
     return found
 
 

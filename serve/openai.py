@@ -126,15 +126,11 @@ def chat_options(f, default_temperature):
 
 
 def _check_tools(f):
-    """That they are functions. Others would be shown to the model and could not be called."""
+    """That they are functions, which alone can be called. What a function lacks, the library says."""
     for i, tool in enumerate(f.array("tools") or ()):
-        if not isinstance(tool, dict):
-            continue  # the library says it
-        kind, path = tool.get("type"), f"tools[{i}]"
+        kind, path = tool.get("type") if isinstance(tool, dict) else None, f"tools[{i}].type"
         if kind not in (None, "function"):
-            raise invalid(path + ".type", f"{path}.type: tools of the type {kind!r} do not run here")
-        if kind and tool.get("function") is None and not tool.get("name"):
-            raise invalid(path + ".function", f"{path}.function is missing")
+            raise invalid(path, f"{path}: tools of the type {kind!r} do not run here")
     choice = f.get("tool_choice")
     kind = choice.get("type") if isinstance(choice, dict) else None
     if kind not in (None, "function"):

@@ -12,7 +12,7 @@ from aiohttp import HttpVersion11, web
 
 from serve import anthropic, constrain, engine, openai, page, responses
 from serve.budget import Budget, Share
-from serve.connection import check_head, is_last, json_response, list_response
+from serve.connection import DROP_BYTES, check_head, is_last, json_response, list_response
 from serve.errors import ApiError, busy, invalid, no_images
 from serve.fields import Fields, parse
 from serve.images import Pictures
@@ -122,22 +122,35 @@ class Routes:
     # ---- every request ---------------------------------------------------------------------------
 
     async def __call__(self, http):
-        begun, connection = time.monotonic(), http.protocol
+        connection = http.protocol
         connection.begin()
-        request = Request(http)
-        status = 499
+        try:
+            response = await self._logged(Request(http))
+            if response.prepared:
+                return response
+            if is_last(http) or not http.content.is_eof():
+                response.force_close()
+            if not http.content.is_eof():
+                await response.prepare(http)
+                await response.write_eof()
+                await connection.drop(http.content, max(DROP_BYTES, 2 * self.options.max_body))
+            return response
+        except ConnectionError:
+            return web.Response(status=499)  # to nobody
+        finally:
+            connection.end()
+
+    async def _logged(self, request):
+        begun, status = time.monotonic(), 499
         try:
             response = await self._answer(request)
             status = response.status
-            if is_last(http) and not response.prepared:
-                response.force_close()
             return response
         except ConnectionError as e:
             request.note["error"] = str(e)
-            return web.Response(status=499)  # to nobody
+            raise
         finally:
             request.close()
-            connection.end()
             self._log(request, status, time.monotonic() - begun)
 
     async def _answer(self, request):
@@ -159,8 +172,8 @@ class Routes:
         except ApiError as e:
             self._note(request, e)
             response = json_response(e.body(dialect), e.status, e.headers)
-            if e.status in (401, 403, 408, 411, 413, 415, 503) or "Connection" in e.headers:
-                response.force_close()  # the body may not have been read
+            if "Connection" in e.headers:
+                response.force_close()
         if not response.prepared:
             response.headers.update(self._headers(request))
         return response
@@ -377,14 +390,18 @@ class Routes:
         return await self._apart(request, self._detokenize, request)
 
     def _detokenize(self, request):
-        data = self.tokenizer.decode(self._ids(request.fields(), "tokens"))
-        return json_response({"content": data.decode("utf-8", "replace")})
+        ids = request.fields().array("tokens")
+        if ids is None or not all(type(t) is int for t in ids):
+            raise invalid("tokens", "tokens has to be an array of token ids")
+        self._check_vocabulary(ids, "tokens")
+        return json_response({"content": engine_text(self.tokenizer, ids)})
 
-    def _ids(self, f, member):
-        ids = f.array(member)
-        if ids is None or not all(type(t) is int and 0 <= t < 2**31 for t in ids):
-            raise invalid(f.name(member), f"{f.name(member)} has to be an array of token ids")
-        return ids
+    def _check_vocabulary(self, ids, member):
+        if not self.scheduler.ctx:
+            raise busy("the server is loading", 5)
+        vocab = self.scheduler.ctx.engine.vocab
+        if not all(0 <= t < vocab for t in ids):
+            raise invalid(member, f"{member}: token ids are 0 to {vocab - 1}")
 
     async def apply_template(self, request):
         f = await self._fields(request)
@@ -537,9 +554,7 @@ class Routes:
         if isinstance(prompt, list) and prompt:
             self._check_length(prompt, "prompt")
         if isinstance(prompt, list) and prompt and all(type(t) is int for t in prompt):
-            vocab = self.scheduler.ctx.engine.vocab
-            if not all(0 <= t < vocab for t in prompt):
-                raise invalid("prompt", f"prompt: token ids are 0 to {vocab - 1}")
+            self._check_vocabulary(prompt, "prompt")
             return engine.ids_array(prompt), None
         raise invalid("prompt", "prompt has to be one text that is not empty, or one array of ids")
 

@@ -57,7 +57,12 @@ def test_tokens_there_and_back(server):
     assert "".join(p["piece"] for p in pieces) == "Hi you"
     for body in ({}, {"content": 3}):
         assert server.post("/tokenize", body).error["param"] == "content"
-    assert server.post("/detokenize", {"tokens": ["x"]}).error["param"] == "tokens"
+    vocab = server.get("/v1/models").json["data"][0]["meta"]["n_vocab"]
+    assert server.post("/detokenize", {"tokens": [0, vocab - 1]}).status == 200
+    for bad in ("x", True, 1.5, -1, vocab, 99999999, 1 << 40):
+        refused = server.post("/detokenize", {"tokens": [0, bad]})
+        assert refused.status == 400 and refused.error["param"] == "tokens"
+    assert refused.error["message"] == f"tokens: token ids are 0 to {vocab - 1}"
 
 
 def test_a_template_is_shown_as_it_is_fed(server):
@@ -173,6 +178,24 @@ def test_r2_refusals_name_the_member_as_its_dialect_has_it(server, path, change,
         assert answer.error["param"].startswith(param), answer.error
 
 
+@pytest.mark.parametrize("tool", [{}, {"foo": 1}, {"type": "function"}, {"function": {}},
+                                  {"type": "function", "function": {"name": ""}}, {"name": ""},
+                                  {"name": 3}])
+@pytest.mark.parametrize("path", [CHAT, "/apply-template", "/v1/messages", "/v1/responses"])
+def test_r2_a_tool_without_a_name_is_none(server, path, tool):
+    """Symptom: it was shown to the model, could not be called, and an answer that was required to call
+    one was a text."""
+    known = {"type": "function", "name": "known"}
+    required = "required"
+    if path == "/v1/messages":
+        known, required = {"name": "known"}, {"type": "any"}
+    answer = server.post(path, {**HI, "input": "Hello!", "tool_choice": required,
+                                "tools": [known, tool]})
+    assert answer.status == 400 and "tools[1]" in answer.error["message"], answer.body
+    if path != "/v1/messages":
+        assert answer.error["param"].startswith("tools[1]"), answer.error
+
+
 def test_t24_no_client_error_is_a_500(server):
     """A lone surrogate, a NUL, a prompt that is too long, an id beyond the vocabulary."""
     odd = server.ask("POST", CHAT, b'{"max_tokens": 2, "stop": "\\ud800", "messages": '
@@ -221,6 +244,11 @@ def test_a_key_file_without_keys_is_no_open_door(tmp_path):
     (tmp_path / "keys").write_text("# none\n")
     assert "no key" in refused_to_start("--api-key-file", tmp_path / "keys")
     assert "no key" in refused_to_start("--api-key-file", tmp_path / "keys", "--api-key", "other")
+    for path, why in ((tmp_path / "nothing", "No such file"), (tmp_path, "directory"),
+                      (tmp_path / "keys", "no key in it")):
+        said = refused_to_start("--api-key-file", path)
+        assert said.startswith(f"waste serve: --api-key-file {path}: ") and "a key a line" in said
+        assert why in said and "Errno" not in said and said.count(str(path)) == 1, said
 
 
 def test_keys_do_not_see_each_others_states(tmp_path):
@@ -300,6 +328,13 @@ def test_origins_can_be_allowed():
         assert s.post(CHAT, HI, Origin="https://other.example").status == 403
 
 
+@pytest.mark.parametrize("origin", ["chat.example", "https://chat.example/", "HTTPS://chat.example",
+                                    "https://chat.example/page", "https://"])
+def test_an_origin_that_no_browser_sends_is_refused(origin):
+    said = refused_to_start("--cors-origin", origin, code=2)
+    assert f"argument --cors-origin: {origin!r} is no origin such as https://" in said
+
+
 def test_an_address_that_all_can_reach_is_warned_of():
     with Server("--host", "0.0.0.0") as s:
         s.ready()
@@ -320,7 +355,8 @@ def test_a_unix_socket_serves_like_a_port(tmp_path):
 
 def test_a_unix_socket_takes_the_place_of_nothing_but_a_dead_one(tmp_path):
     (tmp_path / "file").write_text("precious")
-    assert "no socket" in refused_to_start("--unix", tmp_path / "file")
+    said = refused_to_start("--unix", tmp_path / "file")
+    assert f"--unix {tmp_path / 'file'}: " in said and "no socket" in said
     assert (tmp_path / "file").read_text() == "precious"
     with Server(unix=str(tmp_path / "s")) as s:
         s.ready()
@@ -380,6 +416,73 @@ def test_r12_a_body_of_8_mib_is_accepted_and_a_larger_one_is_not(server):
 
     assert said_of(8 << 20).startswith(b"HTTP/1.1 100 ")
     assert said_of((8 << 20) + 1).startswith(b"HTTP/1.1 413 ")
+
+
+@pytest.fixture(scope="module")
+def strict():
+    """A server that refuses most of what it is sent."""
+    with Server("--max-body", "1M", "--api-key", "ours", "--body-timeout", PATIENCE) as s:
+        yield s.ready()
+
+
+def answers(s):
+    """Heads of what comes until the server says that there is no more."""
+    got = b""
+    while part := s.recv(1 << 16):
+        got += part
+    return got.split(b"\r\n\r\n")[0].split(b"\r\n")
+
+
+AUTHORIZED = b"Authorization: Bearer ours\r\n"
+
+
+@pytest.mark.parametrize("framing", ["length", "chunked"])
+@pytest.mark.parametrize("status, line, fields", [
+    (413, b"POST /v1/chat/completions HTTP/1.1", AUTHORIZED),
+    (401, b"POST /v1/chat/completions HTTP/1.1", b"Authorization: Bearer theirs\r\n"),
+    (403, b"POST /v1/messages HTTP/1.1", AUTHORIZED + b"Origin: https://example.org\r\n"),
+    (404, b"POST /nowhere HTTP/1.1", AUTHORIZED), (405, b"PUT /health HTTP/1.1", AUTHORIZED),
+    (415, b"POST /tokenize HTTP/1.1", AUTHORIZED + b"Content-Encoding: gzip\r\n"),
+    (400, b"POST /tokenize HTTP/1.1", AUTHORIZED + b"Host: y\r\n"),
+    (400, b"POST /tokenize HTTP/1.1", AUTHORIZED + b"X: " + b"y" * 9000 + b"\r\n"),
+    (400, b"POST http://[ HTTP/1.1", AUTHORIZED), (200, b"GET /health HTTP/1.1", b"")])
+def test_r12_who_writes_everything_first_is_told_why_it_was_for_nothing(strict, framing, status, line,
+                                                                       fields):
+    """Symptom: the answer was sent, and the connection reset in the middle of what still came."""
+    n, part = 20, b" " * (1 << 20)
+    s = strict.connect()
+    s.sendall(line + b"\r\nHost: x\r\n" + fields + (b"Transfer-Encoding: chunked\r\n\r\n"
+              if framing == "chunked" else b"Content-Length: %d\r\n\r\n" % (n * len(part))))
+    for _ in range(n):
+        s.sendall(b"%x\r\n%s\r\n" % (len(part), part) if framing == "chunked" else part)
+    if framing == "chunked":
+        s.sendall(b"0\r\n\r\n")
+    head = answers(s)
+    assert head[0].split(b" ")[1] == b"%d" % status and b"Connection: close" in head, head
+
+
+@pytest.mark.parametrize("target", [b"/nowhere", b"/v1/chat/completions", b"http://["])
+def test_r12_what_nobody_reads_may_not_come_for_ever(strict, target):
+    s = strict.connect()
+    s.sendall(b"POST " + target + b" HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n")
+    part = b" " * (1 << 20)
+    with pytest.raises(ConnectionError):
+        for _ in range(200):
+            s.sendall(part)
+    assert strict.health()["status"] == "ok"
+
+
+def test_r12_who_writes_nothing_more_is_not_waited_for():
+    """Told at once that there is no more, and gone soon: its place is another's."""
+    with Server("--connections", 2) as s:
+        s.ready()
+        held = [s.connect(), s.connect()]
+        for c, target in zip(held, (b"/nowhere", b"http://[")):
+            c.sendall(b"POST " + target + b" HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{")
+            assert answers(c)[0].split(b" ")[1][:1] == b"4"
+        deadline = time.monotonic() + PATIENCE
+        while s.get("/health").status != 200:
+            assert time.monotonic() < deadline
 
 
 def test_r12_chunked_bodies_are_accepted(server):
@@ -523,6 +626,7 @@ def test_compressed_bodies_are_refused(server):
     b"GET /health HTTP/1.1\r\nHost: x\r\nA : b\r\n\r\n",
     b"GET /health HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n",
     b"GET /health HTTP/9.9\r\nHost: x\r\n\r\n",
+    b"GET /health HTTP/1.1\r\n\r\n",
     b"GET http://[ HTTP/1.1\r\nHost: x\r\n\r\n",
     b"POST /tokenize HTTP/1.1\r\nHost: x\r\n: y\r\nContent-Length: 2\r\n\r\n{}",
     b"POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
@@ -609,7 +713,8 @@ def refused_to_start(*options, model=DEMO, code=1):
 
 def test_what_cannot_be_served_is_said_before_anybody_asks(tmp_path):
     assert "nothing" in refused_to_start(model=tmp_path / "nothing")
-    assert "--budget" in refused_to_start("--budget", "1M")
+    said = refused_to_start("--budget", "1M")
+    assert re.search(r"needs \d+\.\d MiB at least, and the budget is 1\.0 MiB \(--budget\)", said), said
     (tmp_path / "file").touch()
     for bad in (tmp_path / "file", tmp_path / "no" / "states"):
         said = refused_to_start("--state-dir", bad)
@@ -638,6 +743,14 @@ def test_an_option_whose_text_is_empty_is_refused(option):
     ("--image-patches", "3")])
 def test_a_number_that_is_none_of_the_possible_is_refused_as_it_was_written(option, value):
     assert f"argument {option}: '{value}'" in refused_to_start(f"{option}={value}", code=2)
+
+
+@pytest.mark.parametrize("option, value", [("--ctx", "99999999"), ("--threads", "9999"),
+                                           ("--sessions", "9999"), ("--cpus", "some"),
+                                           ("--think", "hard")])
+def test_what_the_library_says_of_an_option_is_said_in_its_name(option, value):
+    said = refused_to_start(option, value)
+    assert said.startswith(f"waste serve: {option}") and value in said and said.count("\n") == 1, said
 
 
 def test_r10_a_model_that_cannot_be_opened_ends_the_server(tmp_path):
@@ -691,6 +804,9 @@ def test_what_was_used_is_learned_where_that_is_asked_for(tmp_path):
         s.chat("Hello!", 4)
         assert s.stop() == 0
     assert (tmp_path / "hot").stat().st_size > 0
+    for bad in (tmp_path, tmp_path / "no" / "hot"):
+        said = refused_to_start("--usage", bad, "--learn")
+        assert said.startswith(f"waste serve: --usage {bad}: ") and said.count("\n") == 1
 
 
 def test_logs_are_json_without_texts(server):

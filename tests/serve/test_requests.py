@@ -83,7 +83,7 @@ def test_t23_null_hides_nothing():
     ("parallel_tool_calls", 1), ("stop", "x" * 2049), ("stop", ["\u00e9" * 600, "y" * 900]),
     ("guided_json", {"type": "object"}), ("json_schema", {"type": "object"}), ("ignore_eos", True),
     ("min_tokens", 5), ("tools", [{"type": "custom", "custom": {"name": "x"}}]),
-    ("tools", [{"type": "web_search"}]), ("tools", [{"type": "function"}]),
+    ("tools", [{"type": "web_search"}]),
     ("tool_choice", {"type": "allowed_tools", "allowed_tools": {}})])
 def test_r2_a_refusal_names_the_member(member, value):
     e = refused(lambda: chat(**{"logprobs": True, member: value}))
