@@ -509,6 +509,7 @@ int speaker_open(struct speaker *s, struct cli *c)
 
 int speaker_chat(struct speaker *s, const char *path, const char *effort, char why[256])
 {
+    const char *detail;
     waste_chat_opts o;
     waste_status st;
 
@@ -523,13 +524,16 @@ int speaker_chat(struct speaker *s, const char *path, const char *effort, char w
     st = waste_chat_open(s->tokenizer, path, &o, &s->chat);
     if (st == WASTE_OK)
         st = waste_chat_get_info(s->chat, &s->format);
+    if (st == WASTE_OK)
+        return 0;
+    detail = waste_error_detail(NULL);
+    detail = detail ? detail : waste_strerror(st);
     if (st == WASTE_E_UNSUPPORTED) {
-        const char *detail = waste_error_detail(NULL);
-
-        snprintf(why, 256, "%s", detail ? detail : waste_strerror(st));
+        snprintf(why, 256, "%s", detail);
         return 0;
     }
-    return st == WASTE_OK ? 0 : fail_status(s->c, st, NULL, "chat format");
+    return fail(s->c, exit_of_status(st), "`waste run --raw` continues texts with it.", path, "%s",
+                detail);
 }
 
 int speaker_check_thinking(struct speaker *s)

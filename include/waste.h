@@ -717,7 +717,8 @@ typedef struct {
 
 /* Which format a container speaks is decided by its control tokens, found by their texts, and by
  * its chat.json. path: its directory; NULL: there is no chat.json. opts may be NULL.
- * WASTE_E_UNSUPPORTED: none; the detail says why for each. A container without a chat format still
+ * WASTE_E_UNSUPPORTED: none; the detail says why for each. WASTE_E_FORMAT, WASTE_E_IO,
+ * WASTE_E_LIMIT: there is a chat.json, and it cannot be used. Either way the container still
  * continues texts. */
 WASTE_API waste_status waste_chat_open(const waste_tokenizer *t, const char *path,
                                        const waste_chat_opts *opts, waste_chat **out);

@@ -201,7 +201,6 @@ static int choose(struct chat *c, const char *dir, struct err *e)
 {
     enum marker no_xtml = missing(c, MARK_OPEN, MARK_END_OF_MSG);
     enum marker no_k2 = missing(c, MARK_IM_USER, MARK_IM_END);
-    struct err why = {0};
     bool found;
 
     if (no_xtml == N_MARKERS) {
@@ -211,13 +210,8 @@ static int choose(struct chat *c, const char *dir, struct err *e)
         c->has_images = missing(c, MARK_MEDIA_BEGIN, MARK_MEDIA_END) == N_MARKERS;
         return 0;
     }
-    if (read_chat_json(c, dir, &found, &why)) {
-        *e = why;
-        if (why.code == ERR_NOMEM)
-            return why.code;
-        return err_set(e, ERR_UNSUPPORTED, "no chat format: XTML: %s is no control token; %s",
-                       marker_texts[no_xtml], why.text);
-    }
+    if (read_chat_json(c, dir, &found, e))
+        return e->code;
     if (no_k2 == N_MARKERS && (!found || says_what_k2_says(c))) {
         become_k2(c);
         return 0;

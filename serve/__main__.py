@@ -359,7 +359,7 @@ class Serving:
         try:
             chat = engine.Chat(self.tokenizer, o.model, o.think, o.lenient_effort)
         except engine.Failure as e:
-            if e.status != engine.E_UNSUPPORTED:
+            if e.status not in (engine.E_UNSUPPORTED, engine.E_FORMAT, engine.E_IO, engine.E_LIMIT):
                 raise
             missing = str(e)
         self.scheduler = Scheduler(

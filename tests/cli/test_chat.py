@@ -5,6 +5,7 @@ import json
 import os
 import pty
 import select
+import shutil
 import signal
 import stat
 import struct
@@ -204,6 +205,17 @@ def test_tokens_and_stats(home):
 def test_a_model_without_a_format_is_refused_before_it_is_loaded(home):
     done = waste("chat", GOLDEN / "deepseek.waste", env=home, check=6)
     assert b"no chat format" in done.stderr and b"waste run" in done.stderr
+
+
+def test_a_damaged_chat_json_is_no_reason_to_continue_a_text(home, tmp_path):
+    """Symptom: `run` answered as if the model spoke no format, and said nothing."""
+    model = tmp_path / "cut.waste"
+    shutil.copytree(GOLDEN.parents[1] / "share" / "demo.waste", model)
+    (model / "chat.json").write_text((model / "chat.json").read_text()[:100])
+    for args in (["chat", model], ["run", model, ASKED], ["run", model, "--out", tmp_path / "o"]):
+        done = waste(*args, env=home, check=4, stdin=b'{"prompt": "x"}\n')
+        assert b"chat.json: JSON error at byte 100" in done.stderr and b"--raw" in done.stderr
+    assert waste("run", model, "--raw", ASKED, "-n", 2, env=home).stdout
 
 
 # ---- thinking ----

@@ -755,7 +755,7 @@ static void a_chat_json_that_cannot_work_is_refused_with_the_reason(void **state
     (void)state;
     for (size_t i = 0; i < N_ELEMS(cases); i++) {
         put_chat_json(cases[i].json);
-        assert_int_equal(chat_open(&c, t, directory, &rules, &e), ERR_UNSUPPORTED);
+        assert_int_equal(chat_open(&c, t, directory, &rules, &e), ERR_FORMAT);
         if (!strstr(e.text, cases[i].why))
             print_error("%s\n", e.text);
         assert_true(strstr(e.text, cases[i].why) != NULL);
@@ -821,7 +821,7 @@ static void xtml_goes_before_a_chat_json_and_k2_needs_its_own(void **state)
     assert_int_equal(chat_open(&c, k2, directory, &rules, &e), 0);
     assert_int_equal(c->format, WASTE_CHAT_K2);
     chat_close(c);
-    assert_int_equal(chat_open(&c, k2, "/nowhere", &rules, &e), ERR_UNSUPPORTED);
+    assert_int_equal(chat_open(&c, k2, "/nowhere", &rules, &e), ERR_IO);
     assert_non_null(strstr(e.text, "/nowhere"));
     tokenizer_close(k3);
     tokenizer_close(k2);
