@@ -96,9 +96,9 @@ static void note_variants(struct audit *a, const struct manifest *m)
 
 static void note_files(struct audit *a, const struct manifest *m, int dirfd)
 {
-    unsigned bad = 0, first = 0, spread = 0;
+    unsigned bad = 0, spread = 0;
     struct placement where;
-    struct err e;
+    struct err e, size;
 
     if (!file_bytes(dirfd, "tokenizer.model") && !file_bytes(dirfd, "tiktoken.model"))
         add_note(a, "no tokenizer.model: only token ids can be used");
@@ -107,16 +107,16 @@ static void note_files(struct audit *a, const struct manifest *m, int dirfd)
     if (placement_read(&where, dirfd, m->first_dense, m->n_layers, &e))
         add_note(a, "%s", e.text);
     for (unsigned i = 0; i < m->n_layers; i++) {
+        const struct bank *b = &m->bank[i];
+
         spread += where.spread[i];
-        if (!m->bank[i].present || where.spread[i] ||
-            file_bytes(dirfd, m->bank[i].file) == m->bank[i].bytes)
-            continue;
-        first = bad++ ? first : i;
+        if (b->present && !where.spread[i] &&
+            manifest_check_bank_bytes(b->file, file_bytes(dirfd, b->file), b->bytes,
+                                      bad ? &e : &size))
+            bad++;
     }
     if (bad)
-        add_note(a, "%s: %llu bytes on disk, manifest says %llu (incomplete copy?)%s",
-                 m->bank[first].file, (unsigned long long)file_bytes(dirfd, m->bank[first].file),
-                 (unsigned long long)m->bank[first].bytes, bad > 1 ? ", and others" : "");
+        add_note(a, "%s%s", size.text, bad > 1 ? "; and others" : "");
     if (spread)
         add_note(a, "experts of %u layers are spread over %u drives (waste place)", spread,
                  where.n);

@@ -352,7 +352,9 @@ int batch_open(struct batch **out, struct cli *c, const char *path, const struct
         batch_close(b);
         return rc;
     }
-    if (b->n_answered)
+    if (!b->n)
+        note(c, "%s: 0 requests", b->out);
+    else if (b->n_answered)
         note(c, "%s: %zu of %zu request%s answered already", b->out, b->n_answered, b->n,
              plural(b->n));
     *out = b;

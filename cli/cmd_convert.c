@@ -84,8 +84,9 @@ static int report(struct cli *c, const struct convert_plan *p, const struct conv
     if (p->complete)
         printf("%s: complete already, %s\n", c->opts.out, size_text(total, p->total_bytes));
     else
-        printf("%s: %s, %u layers, %u experts, %s in %.1f s (%s/s)\n", c->opts.out, p->arch,
-               p->layers, p->experts, size_text(total, p->total_bytes), seconds,
+        printf("%s: %s, %u layer%s, %u expert%s, %s in %.1f s (%s/s)\n", c->opts.out, p->arch,
+               p->layers, plural(p->layers), p->experts, plural(p->experts),
+               size_text(total, p->total_bytes), seconds,
                size_text_decimal(rate, (uint64_t)((double)r->bytes / (seconds + 1e-9))));
     if (c->opts.reclaim)
         printf("%u source shards, %s, %s\n", r->shards_reclaimed,
@@ -104,9 +105,10 @@ static int convert(struct cli *c, struct convert *cv)
     struct err e;
     int failed;
 
-    note(c, "%s: %s, %u layers, %u experts, %u tensors of the trunk, %u left out, %s%s",
-         c->opts.out, p->arch, p->layers, p->experts, p->tensors, p->dropped,
-         size_text(total, p->total_bytes), p->unfinished ? "; going on" : "");
+    note(c, "%s: %s, %u layer%s, %u expert%s, %u tensors of the trunk, %u left out, %s%s",
+         c->opts.out, p->arch, p->layers, plural(p->layers), p->experts, plural(p->experts),
+         p->tensors, p->dropped, size_text(total, p->total_bytes),
+         p->unfinished ? "; going on" : "");
     term_cancels(NULL, &progress.cancel);
     bar_watch(&c->bar, "writing", BAR_BYTES, &progress);
     failed = convert_run(cv, &progress, &result, &e);

@@ -57,10 +57,8 @@ static void describe_quant(struct info *v)
     }
     if (v->m.n_experts)
         snprintf(v->quant + at, sizeof(v->quant) - at, "; experts %s, %u stages of %u, %.2f bits",
-                 l->index_bits == 6 ? "VQ4P"
-                 : l->stages == 2   ? "VQ2R"
-                                    : "VQ3R",
-                 l->stages, l->entries, (double)(l->cell_bytes * 8) / FORMAT_VEC_DIM);
+                 record_format_name(l), l->stages, l->entries,
+                 (double)(l->cell_bytes * 8) / FORMAT_VEC_DIM);
 }
 
 static json_t *audit_json(const struct audit *a)

@@ -234,10 +234,10 @@ static int print_text(struct cli *c, const char *path, const waste_plan *p, cons
     char total[UNITS_TEXT], active[UNITS_TEXT], arch[256];
     int rc;
 
-    printf("%s: %u layers, %u of them with %u experts (%u a token), %s parameters (%s a token)\n",
+    printf("%s: %u layer%s, %u of them with %u expert%s (%u a token), %s parameters (%s a token)\n",
            safe_text(arch, sizeof(arch), p->arch, strnlen(p->arch, sizeof(p->arch)), ""),
-           p->n_layers, p->n_moe_layers, p->n_experts, p->top_k, count_text(total, p->params_total),
-           count_text(active, p->params_active));
+           p->n_layers, plural(p->n_layers), p->n_moe_layers, p->n_experts, plural(p->n_experts),
+           p->top_k, count_text(total, p->params_total), count_text(active, p->params_active));
     print_memory(p);
     print_disk(p);
     if (r->drive > 0 && p->fits)

@@ -51,9 +51,9 @@ static int report(struct cli *c, const struct synth_options *o, const struct syn
     if (result->was_complete)
         printf("%s: complete already, %s\n", o->dir, size_text(total, plan->total_bytes));
     else
-        printf("%s: %u layers, %u experts (%u a token), %s in %.1f s (%s/s)\n", o->dir,
-               plan->layers, plan->experts, plan->top_k, size_text(total, plan->total_bytes),
-               seconds,
+        printf("%s: %u layer%s, %u expert%s (%u a token), %s in %.1f s (%s/s)\n", o->dir,
+               plan->layers, plural(plan->layers), plan->experts, plural(plan->experts),
+               plan->top_k, size_text(total, plan->total_bytes), seconds,
                size_text_decimal(rate, (uint64_t)((double)result->bytes / (seconds + 1e-9))));
     return term_flush(&c->term) ? 0 : fail_output(c);
 }
@@ -84,8 +84,8 @@ int cmd_synth(struct cli *c)
         return no_shape(c);
     if (synth_plan(&plan, &o, &e))
         return fail_err(c, &e, "synth");
-    note(c, "%s: %u layers, %u experts, %s", o.dir, plan.layers, plan.experts,
-         size_text(total, plan.total_bytes));
+    note(c, "%s: %u layer%s, %u expert%s, %s", o.dir, plan.layers, plural(plan.layers),
+         plan.experts, plural(plan.experts), size_text(total, plan.total_bytes));
     term_cancels(NULL, &progress.cancel);
     bar_watch(&c->bar, "writing", BAR_BYTES, &progress);
     failed = synth_run(&o, &progress, &result, &e);

@@ -183,10 +183,8 @@ static void bank_open(struct verify *v, unsigned layer, int drive, int dirfd, co
         found(v, (int)layer, -1, &e);
         return;
     }
-    if (b->file.bytes != bytes) {
-        err_set(&e, ERR_FORMAT,
-                "layer %u: %s: %llu bytes on disk, manifest says %llu (incomplete copy?)", layer,
-                name, (unsigned long long)b->file.bytes, (unsigned long long)bytes);
+    if (manifest_check_bank_bytes(name, b->file.bytes, bytes, &e)) {
+        err_wrap(&e, "layer %u", layer);
         found(v, (int)layer, -1, &e);
     }
     b->layer = layer;
@@ -426,19 +424,21 @@ struct tally {
 
 static int print_json(const struct verify *v, const struct tally *t)
 {
-    json_t *errors = json_array(), *unchecked = json_array();
+    json_t *errors = json_array(), *unchecked = json_array(), *notes = json_array();
 
     for (unsigned i = 0; i < v->n_kept; i++)
         json_array_append_new(errors, found_json(&v->found[i]));
+    if (*v->m.warning)
+        json_array_append_new(notes, json_text(v->m.warning, strlen(v->m.warning)));
     json_array_append_new(unchecked, json_string("trunk.bin"));
     if (v->m.n_experts)
         json_array_append_new(unchecked, json_string("codebooks.bin"));
-    return say_json(v->c,
-                    json_pack("{s:I, s:I, s:I, s:f, s:b, s:b, s:i, s:o, s:o}", "records",
-                              (json_int_t)t->records, "bad", (json_int_t)v->n_found, "bytes",
-                              (json_int_t)t->bytes, "seconds", t->seconds, "complete", t->complete,
-                              "headers_only", v->c->opts.headers, "trunk_tensors",
-                              (int)v->n_tensors, "unchecked", unchecked, "errors", errors));
+    return say_json(v->c, json_pack("{s:I, s:I, s:I, s:f, s:b, s:b, s:i, s:o, s:o, s:o}", "records",
+                                    (json_int_t)t->records, "bad", (json_int_t)v->n_found, "bytes",
+                                    (json_int_t)t->bytes, "seconds", t->seconds, "complete",
+                                    t->complete, "headers_only", v->c->opts.headers,
+                                    "trunk_tensors", (int)v->n_tensors, "unchecked", unchecked,
+                                    "errors", errors, "notes", notes));
 }
 
 static void print_verdict(const struct verify *v, const struct tally *t)
@@ -474,6 +474,8 @@ static int print_text(const struct verify *v, const struct tally *t)
                                  strlen(v->found[i].err.text), ""));
     if (v->n_found > shown)
         printf("... and %llu more\n", (unsigned long long)(v->n_found - shown));
+    if (*v->m.warning)
+        printf("note: %s\n", v->m.warning);
     printf("%llu records%s, %u trunk tensors, %s in %.1f s (%s/s)\n",
            (unsigned long long)t->records, v->c->opts.headers ? " (headers and scales only)" : "",
            v->n_tensors, size_text_decimal(bytes, t->bytes), t->seconds,

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/hash.h"
 #include "cli/places.h"
 #include "cli/units.h"
 
@@ -274,11 +275,14 @@ static int fail_budget(struct cli *c, const char *path, const waste_cfg *cfg,
     return fail(c, EXIT_MEMORY, hint, path, "%s", text);
 }
 
-/* Where the hotlist of the model at `path` is: NULL, in the container. Otherwise perhaps in out. */
+/* Where the hotlist of the model at `path` is: NULL, in the container. Otherwise perhaps in out,
+ * under a name for this container alone: another directory's of the same name would mix in its
+ * experts, and nothing in the file says whose they are. */
 static const char *usage_path(const struct cli *c, const char *path, char out[PATH_MAX])
 {
-    char whole[PATH_MAX], file[NAME_MAX + 8];
+    char whole[PATH_MAX], file[NAME_MAX + 1];
     const char *name;
+    uint64_t hash;
     size_t len;
 
     if (c->opts.usage)
@@ -289,7 +293,10 @@ static const char *usage_path(const struct cli *c, const char *path, char out[PA
     len = strlen(name);
     if (len > 6 && !strcmp(name + len - 6, ".waste"))
         len -= 6;
-    snprintf(file, sizeof(file), "%.*s.usage", (int)len, name);
+    if (len > 200) /* and there is room for the rest of a file's name */
+        len = 200;
+    hash = hash_bytes(HASH_BEGIN, whole, strlen(whole));
+    snprintf(file, sizeof(file), "%.*s-%08x.usage", (int)len, name, (uint32_t)(hash ^ hash >> 32));
     return place_of(PLACE_CACHE, file, out) ? out : NULL;
 }
 
@@ -372,8 +379,9 @@ void model_banner(struct cli *c, waste_ctx *ctx)
     if (c->opts.quiet || c->opts.json || waste_model_get_info(ctx, &info) != WASTE_OK ||
         waste_engine_info(ctx, &engine) != WASTE_OK)
         return;
-    note(c, "model    %s, %u layers, %u experts (%u a token), %s", info.arch, info.n_layers,
-         info.n_experts, info.top_k, info.quant_summary);
+    note(c, "model    %s, %u layer%s, %u expert%s (%u a token), %s", info.arch, info.n_layers,
+         plural(info.n_layers), info.n_experts, plural(info.n_experts), info.top_k,
+         info.quant_summary);
     banner_memory(c, ctx, &engine);
     if (engine.n_banks) {
         note(c, "reads    %s, %u in flight%s, %u of %u banks direct, lookahead %u, checksums %s",

@@ -6,6 +6,8 @@
  * that nothing anybody types becomes structure. What the session has read stays there: a prompt
  * that goes on where the last one ended is fed from there.
  */
+#include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,8 +27,24 @@ static int fail(const waste_ctx *ctx, const char *what)
 {
     const char *why = waste_error_detail(ctx);
 
-    fprintf(stderr, "%s: %s\n", what, why ? why : "failed");
+    if (why && !strncmp(why, what, strlen(what)))
+        fprintf(stderr, "%s\n", why); /* it names the file already */
+    else
+        fprintf(stderr, "%s: %s\n", what, why ? why : "failed");
     return 1;
+}
+
+/* strtoull alone would take -3, for a very large number, and 12x for 12. */
+static int number(uint64_t *out, const char *text, uint64_t least, uint64_t most)
+{
+    char *end;
+
+    errno = 0;
+    *out = strtoull(text, &end, 10);
+    if (*text >= '0' && *text <= '9' && !*end && !errno && *out >= least && *out <= most)
+        return 0;
+    fprintf(stderr, "%s: not a number from %" PRIu64 " to %" PRIu64 "\n", text, least, most);
+    return 2;
 }
 
 static int append(struct talk *t, const char *text, size_t len)
@@ -178,11 +196,14 @@ int main(int argc, char **argv)
     waste_chat_info info = {.size = sizeof(info)};
     waste_store_cfg store;
     waste_opts opts;
+    uint64_t n_tokens = 256;
     int rc;
 
     if (argc < 2 || argc > 3)
         return fprintf(stderr, "usage: %s MODEL [TOKENS]\n", argv[0]), 2;
-    t.n_tokens = argc > 2 ? (uint32_t)strtoul(argv[2], NULL, 10) : 256;
+    if (argc > 2 && number(&n_tokens, argv[2], 1, UINT32_MAX))
+        return 2;
+    t.n_tokens = (uint32_t)n_tokens;
     waste_opts_init(&opts);
     opts.checkpoints = 2; /* memory for the store's states */
     waste_store_cfg_init(&store);

@@ -8,6 +8,9 @@
  * goes on.
  */
 #define _POSIX_C_SOURCE 200809L /* nanosleep */
+#include <errno.h>
+#include <float.h>
+#include <inttypes.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -122,18 +125,46 @@ static void watch(struct job *job)
                 (unsigned long long)p.total);
 }
 
+/* strtoull alone would take -3, for a very large number, and 12x for 12. */
+static int number(uint64_t *out, const char *text, uint64_t least, uint64_t most)
+{
+    char *end;
+
+    errno = 0;
+    *out = strtoull(text, &end, 10);
+    if (*text >= '0' && *text <= '9' && !*end && !errno && *out >= least && *out <= most)
+        return 0;
+    fprintf(stderr, "%s: not a number from %" PRIu64 " to %" PRIu64 "\n", text, least, most);
+    return 2;
+}
+
+static int real(double *out, const char *text)
+{
+    char *end;
+
+    *out = strtod(text, &end);
+    if (*text && !*end && *out >= 0 && *out <= DBL_MAX)
+        return 0;
+    fprintf(stderr, "%s: not a number from 0 up\n", text);
+    return 2;
+}
+
 int main(int argc, char **argv)
 {
     const struct timespec tick = {.tv_nsec = 100000000};
     struct job job = {.closing = PTHREAD_MUTEX_INITIALIZER};
-    double seconds = argc > 4 ? strtod(argv[4], NULL) : 0;
+    uint64_t n_tokens = 64;
+    double seconds = 0; /* no end */
     pthread_t worker;
 
     if (argc < 3 || argc > 5)
         return fprintf(stderr, "usage: %s MODEL PROMPT [TOKENS [SECONDS]]\n", argv[0]), 2;
+    if ((argc > 3 && number(&n_tokens, argv[3], 1, UINT32_MAX)) ||
+        (argc > 4 && real(&seconds, argv[4])))
+        return 2;
     job.model = argv[1];
     job.prompt = argv[2];
-    job.n_tokens = argc > 3 ? (unsigned)strtoul(argv[3], NULL, 10) : 64;
+    job.n_tokens = (unsigned)n_tokens;
     signal(SIGINT, on_signal);
     if (pthread_create(&worker, NULL, work, &job))
         return fprintf(stderr, "no thread\n"), 1;

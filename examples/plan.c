@@ -2,6 +2,8 @@
  *
  *     ./plan MODEL [CONTEXT]        MODEL: a container, or a release's config.json
  */
+#include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <waste.h>
@@ -11,16 +13,31 @@ static double mib(uint64_t bytes)
     return (double)bytes / (1 << 20);
 }
 
+/* strtoull alone would take -3, for a very large number, and 12x for 12. */
+static int number(uint64_t *out, const char *text, uint64_t least, uint64_t most)
+{
+    char *end;
+
+    errno = 0;
+    *out = strtoull(text, &end, 10);
+    if (*text >= '0' && *text <= '9' && !*end && !errno && *out >= least && *out <= most)
+        return 0;
+    fprintf(stderr, "%s: not a number from %" PRIu64 " to %" PRIu64 "\n", text, least, most);
+    return 2;
+}
+
 int main(int argc, char **argv)
 {
     waste_plan plan = {.size = sizeof(plan)};
     waste_cfg cfg;
+    uint64_t context = 0; /* the default */
 
     if (argc < 2 || argc > 3)
         return fprintf(stderr, "usage: %s MODEL [CONTEXT]\n", argv[0]), 2;
+    if (argc == 3 && number(&context, argv[2], 0, UINT32_MAX))
+        return 2;
     waste_cfg_init(&cfg);
-    if (argc == 3)
-        cfg.ctx_tokens = (uint32_t)strtoul(argv[2], NULL, 10); /* 0: the default */
+    cfg.ctx_tokens = (uint32_t)context;
     if (waste_plan_ex(argv[1], &cfg, NULL, &plan) != WASTE_OK)
         return fprintf(stderr, "%s\n", waste_error_detail(NULL)), 1;
 

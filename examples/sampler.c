@@ -6,6 +6,9 @@
  * softmax, without computing one. waste_step feeds ids and gives back logits; what is fed next is
  * the host's business.
  */
+#include <errno.h>
+#include <float.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,8 +19,35 @@ static int fail(const waste_ctx *ctx, const char *what)
 {
     const char *why = waste_error_detail(ctx);
 
-    fprintf(stderr, "%s: %s\n", what, why ? why : "failed");
+    if (why && !strncmp(why, what, strlen(what)))
+        fprintf(stderr, "%s\n", why); /* it names the file already */
+    else
+        fprintf(stderr, "%s: %s\n", what, why ? why : "failed");
     return 1;
+}
+
+/* strtoull alone would take -3, for a very large number, and 12x for 12. */
+static int number(uint64_t *out, const char *text, uint64_t least, uint64_t most)
+{
+    char *end;
+
+    errno = 0;
+    *out = strtoull(text, &end, 10);
+    if (*text >= '0' && *text <= '9' && !*end && !errno && *out >= least && *out <= most)
+        return 0;
+    fprintf(stderr, "%s: not a number from %" PRIu64 " to %" PRIu64 "\n", text, least, most);
+    return 2;
+}
+
+static int real(double *out, const char *text)
+{
+    char *end;
+
+    *out = strtod(text, &end);
+    if (*text && !*end && *out >= 0 && *out <= DBL_MAX)
+        return 0;
+    fprintf(stderr, "%s: not a number from 0 up\n", text);
+    return 2;
 }
 
 /* splitmix64; in (0, 1) */
@@ -101,20 +131,24 @@ int main(int argc, char **argv)
 {
     waste_ctx *ctx;
     int32_t ids[1024];
+    uint64_t n_tokens = 64, seed = 0;
+    double temperature = 0;
     size_t n;
     int rc;
 
     if (argc < 3 || argc > 6)
         return fprintf(stderr, "usage: %s MODEL PROMPT [TOKENS [TEMPERATURE [SEED]]]\n", argv[0]),
                2;
+    if ((argc > 3 && number(&n_tokens, argv[3], 1, UINT32_MAX)) ||
+        (argc > 4 && real(&temperature, argv[4])) ||
+        (argc > 5 && number(&seed, argv[5], 0, UINT64_MAX)))
+        return 2;
     if (waste_open(argv[1], NULL, &ctx) != WASTE_OK)
         return fail(NULL, argv[1]);
     if (waste_tokenize(ctx, argv[2], 0, ids, 1024, &n) != WASTE_OK)
         rc = fail(ctx, "prompt");
     else
-        rc = write_on(ctx, ids, n, argc > 3 ? (unsigned)strtoul(argv[3], NULL, 10) : 64,
-                      argc > 4 ? strtod(argv[4], NULL) : 0,
-                      argc > 5 ? strtoull(argv[5], NULL, 10) : 0);
+        rc = write_on(ctx, ids, n, (unsigned)n_tokens, temperature, seed);
     putchar('\n');
     waste_close(ctx);
     return rc;

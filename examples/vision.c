@@ -2,11 +2,13 @@
  *
  *     ./vision MODEL PICTURE "What is this?" [TOKENS]
  *
- * MODEL has to have a vision tower (Kimi K3, or a synthetic one: waste synth tiny.waste --shape
- * tiny-k3
- * --vision). The request is JSON, as for chat.c; a part of a message says that there is a picture
- * and how large it is, and the picture itself is handed to the session in the order of the parts.
+ * MODEL has to have a vision tower (Kimi K3, or a synthetic one: waste synth tiny.waste
+ * --shape tiny-k3 --vision). The request is JSON, as for chat.c; a part of a message says that
+ * there is a picture and how large it is, and the picture itself is handed to the session in the
+ * order of the parts.
  */
+#include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,8 +18,24 @@ static int fail(const waste_ctx *ctx, const char *what)
 {
     const char *why = waste_error_detail(ctx);
 
-    fprintf(stderr, "%s: %s\n", what, why ? why : "failed");
+    if (why && !strncmp(why, what, strlen(what)))
+        fprintf(stderr, "%s\n", why); /* it names the file already */
+    else
+        fprintf(stderr, "%s: %s\n", what, why ? why : "failed");
     return 1;
+}
+
+/* strtoull alone would take -3, for a very large number, and 12x for 12. */
+static int number(uint64_t *out, const char *text, uint64_t least, uint64_t most)
+{
+    char *end;
+
+    errno = 0;
+    *out = strtoull(text, &end, 10);
+    if (*text >= '0' && *text <= '9' && !*end && !errno && *out >= least && *out <= most)
+        return 0;
+    fprintf(stderr, "%s: not a number from %" PRIu64 " to %" PRIu64 "\n", text, least, most);
+    return 2;
 }
 
 /* A request with one message: a picture, then the question. Freed by the caller; NULL: no memory.
@@ -106,15 +124,18 @@ int main(int argc, char **argv)
 {
     waste_cfg cfg;
     waste_ctx *ctx;
+    uint64_t n_tokens = 64;
     int rc;
 
     if (argc < 4 || argc > 5)
         return fprintf(stderr, "usage: %s MODEL PICTURE QUESTION [TOKENS]\n", argv[0]), 2;
+    if (argc > 4 && number(&n_tokens, argv[4], 1, UINT32_MAX))
+        return 2;
     waste_cfg_init(&cfg);
     cfg.vision = 1; /* plans for the tower, and reads it */
     if (waste_open(argv[1], &cfg, &ctx) != WASTE_OK)
         return fail(NULL, argv[1]);
-    rc = ask(ctx, argv[1], argv[2], argv[3], argc > 4 ? (uint32_t)strtoul(argv[4], NULL, 10) : 64);
+    rc = ask(ctx, argv[1], argv[2], argv[3], (uint32_t)n_tokens);
     putchar('\n');
     waste_close(ctx);
     return rc;

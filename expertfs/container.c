@@ -114,11 +114,8 @@ static int bank_open(struct container *c, unsigned layer, int dirfd, const char 
         return e->code;
     c->layer_of[c->n_banks] = layer;
     c->files[c->n_banks++] = f;
-    if (f->bytes != bytes)
-        return err_set(e, ERR_FORMAT,
-                       "%s: %" PRIu64 " bytes on disk, manifest says %" PRIu64
-                       " (incomplete copy?)",
-                       name, f->bytes, bytes);
+    if (manifest_check_bank_bytes(name, f->bytes, bytes, e))
+        return e->code;
     if (fstat(f->fd, &a))
         return err_sys(e, errno, "%s", name);
     for (const struct file *other = c->bank; other < f; other++)

@@ -4,6 +4,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,24 +25,42 @@ static bool has_control(const char *text)
     return false;
 }
 
+/* A value as JSON has it, for a message. */
+static const char *value_text(char *out, size_t out_bytes, const json_t *value)
+{
+    char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(15));
+
+    json_printable(out, out_bytes, text ? text : "?", text ? strlen(text) : 1);
+    free(text);
+    return out;
+}
+
+/* There is room for one; what was odd first stays. */
+__attribute__((format(printf, 2, 3))) static void warn(struct manifest *m, const char *fmt, ...)
+{
+    va_list ap;
+
+    if (*m->warning)
+        return;
+    va_start(ap, fmt);
+    vsnprintf(m->warning, sizeof(m->warning), fmt, ap);
+    va_end(ap);
+}
+
 /* Rule J7. Before any other key: what another version means by them is not ours to guess. */
 static int version_check(const json_t *root, struct err *e)
 {
     const json_t *version = json_object_get(root, "format_version");
-    char *text, clean[64];
+    char clean[64];
     int64_t v;
 
     if (!version)
         return err_set(e, ERR_FORMAT, "manifest.json: format_version is absent");
     if (json_exact_int(version, &v) && v == FORMAT_VERSION)
         return 0;
-    text = json_dumps(version, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(17));
-    err_set(e, ERR_FORMAT,
-            "manifest.json: unsupported container format version %s; only %d is known",
-            json_printable(clean, sizeof(clean), text ? text : "?", text ? strlen(text) : 1),
-            FORMAT_VERSION);
-    free(text);
-    return e->code;
+    return err_set(e, ERR_FORMAT,
+                   "manifest.json: unsupported container format version %s; only %d is known",
+                   value_text(clean, sizeof(clean), version), FORMAT_VERSION);
 }
 
 /* Rule F1: a dimension, under its name or the one that older containers use. Absent is 0. */
@@ -145,6 +165,31 @@ static int config_read(struct manifest *m, const struct json_at *top, struct err
     return arch_read(m, top, e) || dimensions_read(m, &config, e) ? e->code : 0;
 }
 
+/* What people read of the experts' format, and nothing is computed from. Byte indices of other than
+ * two or three stages have gone by both names. */
+static void quant_described(struct manifest *m, const json_t *quant)
+{
+    const struct record_layout *l = &m->record;
+    const json_t *fmt = json_object_get(quant, "fmt");
+    const json_t *weight = json_object_get(quant, "bits_per_weight");
+    double bits = (double)(l->stages * l->index_bits) / FORMAT_VEC_DIM;
+    const char *name = json_string_value(fmt), *ours = record_format_name(l);
+    bool either = name && !strcmp(name, "VQ2R") && l->index_bits == 8 && l->stages != 3;
+    char clean[48];
+
+    if (fmt && !json_is_null(fmt) && !(name && !strcmp(name, ours)) && !either)
+        warn(m,
+             "manifest.json: expert_quant.fmt %s is not used: %" PRIu32 " stages of %" PRIu32
+             " bits are read, which is %s",
+             value_text(clean, sizeof(clean), fmt), l->stages, l->index_bits, ours);
+    if (weight && !json_is_null(weight) &&
+        !(json_is_number(weight) && fabs(json_number_value(weight) - bits) < 1e-6))
+        warn(m,
+             "manifest.json: expert_quant.bits_per_weight %s is not used: %" PRIu32
+             " stages of %" PRIu32 " bits are read, which is %g",
+             value_text(clean, sizeof(clean), weight), l->stages, l->index_bits, bits);
+}
+
 /* Rule F8, and with it the layout of every record. */
 static int quant_read(struct manifest *m, const struct json_at *top, struct err *e)
 {
@@ -167,6 +212,7 @@ static int quant_read(struct manifest *m, const struct json_at *top, struct err 
     if (record_layout_init(&m->record, m->latent, m->inter, (uint32_t)stages, (uint32_t)entries,
                            (uint32_t)bits, e))
         return err_wrap(e, "manifest.json");
+    quant_described(m, at.object);
     return 0;
 }
 
@@ -178,16 +224,6 @@ static int number(int64_t *out, const struct json_at *at, const char *key, struc
     if (!value || json_is_null(value))
         return err_set(e, ERR_FORMAT, "%s.%s is absent", at->path, key);
     return json_get_int(out, at, key, 0, -EXACT_INT_MAX, EXACT_INT_MAX, e);
-}
-
-/* [a,b,...] for a message. */
-static const char *shape_text(char *out, size_t out_bytes, const json_t *shape)
-{
-    char *text = json_dumps(shape, JSON_COMPACT);
-
-    json_printable(out, out_bytes, text ? text : "?", text ? strlen(text) : 1);
-    free(text);
-    return out;
 }
 
 /* Rule T4. No product here can overflow: each is compared with the file's size first. */
@@ -225,7 +261,7 @@ static int shape_read(struct trunk_entry *t, const struct json_at *at, uint64_t 
 impossible:
     return err_set(e, ERR_FORMAT,
                    "trunk: \"%s\" shape %s is impossible for a %" PRIu64 "-byte file", t->name,
-                   shape_text(text, sizeof(text), shape), trunk_bytes);
+                   value_text(text, sizeof(text), shape), trunk_bytes);
 }
 
 /* Bytes of a row of codes and of both tables, from format and shape. */
@@ -393,6 +429,16 @@ bool manifest_plain_name(const char *name)
            !has_control(name);
 }
 
+int manifest_check_bank_bytes(const char *file, uint64_t bytes, uint64_t wanted, struct err *e)
+{
+    if (bytes == wanted)
+        return 0;
+    return err_set(e, ERR_FORMAT, "%s: %" PRIu64 " bytes on disk, manifest says %" PRIu64 " (%s)",
+                   file, bytes, wanted,
+                   bytes < wanted ? "incomplete copy?"
+                                  : "of another conversion, or something was appended?");
+}
+
 /* Rules B2, B4, B6 and the manifest's half of C6, of one bank. */
 static int bank_read(struct bank *b, const struct manifest *m, const struct json_at *at,
                      struct err *e)
@@ -458,9 +504,8 @@ static int banks_read(struct manifest *m, const struct json_at *top, struct err 
             return err_set(e, ERR_FORMAT, "manifest.json: layers: \"%s\" is not a layer number",
                            json_printable(clean, sizeof(clean), key, strlen(key)));
         if (layer >= m->n_layers) {
-            snprintf(m->warning, sizeof(m->warning),
-                     "manifest.json: layers.%u ignored: the model has %u layers", layer,
-                     m->n_layers);
+            warn(m, "manifest.json: layers.%u ignored: the model has %u layers", layer,
+                 m->n_layers);
             continue;
         }
         if (!manifest_is_moe(m, layer))

@@ -62,6 +62,9 @@ void manifest_release(struct manifest *m);
 const struct trunk_entry *manifest_entry(const struct manifest *m, const char *name);
 const struct trunk_entry *manifest_tensor(const struct manifest *m, const char *name);
 
+/* Rule B5: has a bank, or one drive's piece of it, the bytes that it should? ERR_FORMAT. */
+int manifest_check_bank_bytes(const char *file, uint64_t bytes, uint64_t wanted, struct err *e);
+
 /* Rule B2: a file name that cannot lead out of its directory on any system. */
 bool manifest_plain_name(const char *name);
 

@@ -13,6 +13,11 @@ const char *matrix_name(enum matrix m)
     return name[m];
 }
 
+const char *record_format_name(const struct record_layout *l)
+{
+    return l->index_bits == 6 ? "VQ4P" : l->stages == 2 ? "VQ2R" : "VQ3R";
+}
+
 /* Rule F8: what a format v0 record may be made of. */
 static int quantisation_check(uint32_t stages, uint32_t entries, uint32_t index_bits, struct err *e)
 {

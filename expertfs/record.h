@@ -25,6 +25,9 @@ struct record_layout {
 
 const char *matrix_name(enum matrix m); /* "gate", "up", "down" */
 
+/* "VQ3R", "VQ2R" or "VQ4P", whatever the manifest calls it. */
+const char *record_format_name(const struct record_layout *l);
+
 /* Rows and columns of matrix m. */
 static inline uint32_t record_rows(const struct record_layout *l, enum matrix m)
 {

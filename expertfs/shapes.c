@@ -242,6 +242,8 @@ const struct shape *shape_find(const char *name)
 
 int shape_cut(struct shape *s, unsigned layers, unsigned experts, unsigned top_k, struct err *e)
 {
+    unsigned top_k_max;
+
     if (layers > s->n_layers)
         return err_set(e, ERR_ARG, "shape %s has %u layers, %u asked for", s->name, s->n_layers,
                        layers);
@@ -253,11 +255,12 @@ int shape_cut(struct shape *s, unsigned layers, unsigned experts, unsigned top_k
                        FORMAT_EXPERTS_MAX);
     s->n_layers = layers ? layers : s->n_layers;
     s->n_experts = experts ? experts : s->n_experts;
+    top_k_max = s->n_experts < FORMAT_TOP_K_MAX ? s->n_experts : FORMAT_TOP_K_MAX;
     if (!top_k)
         top_k = s->top_k < s->n_experts ? s->top_k : s->n_experts;
-    if (top_k > s->n_experts || top_k > FORMAT_TOP_K_MAX)
-        return err_set(e, ERR_ARG, "top %u of %u experts; at most %d", top_k, s->n_experts,
-                       FORMAT_TOP_K_MAX);
+    if (top_k > top_k_max)
+        return err_set(e, ERR_ARG, "top %u of %u expert%s; at most %u", top_k, s->n_experts,
+                       s->n_experts == 1 ? "" : "s", top_k_max);
     s->top_k = top_k;
     if (s->n_experts % s->n_group || (s->n_group > 1 && s->n_experts < 2 * s->n_group) ||
         s->top_k > s->topk_group * (s->n_experts / s->n_group))

@@ -52,11 +52,10 @@ static json_t *layers_json(const struct writer *w)
 
 static json_t *quant_json(const struct writer *w)
 {
-    const char *fmt = w->index_bits == 6 ? "VQ4P" : w->stages == 2 ? "VQ2R" : "VQ3R";
-
-    return json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:f}", "fmt", fmt, "stages", (int)w->stages,
-                     "vec_dim", FORMAT_VEC_DIM, "entries", (int)w->entries, "index_block",
-                     FORMAT_INDEX_BLOCK, "index_bits", (int)w->index_bits, "bits_per_weight",
+    return json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:f}", "fmt", record_format_name(&w->record),
+                     "stages", (int)w->stages, "vec_dim", FORMAT_VEC_DIM, "entries",
+                     (int)w->entries, "index_block", FORMAT_INDEX_BLOCK, "index_bits",
+                     (int)w->index_bits, "bits_per_weight",
                      (double)(w->stages * w->index_bits) / FORMAT_VEC_DIM);
 }
 

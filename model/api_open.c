@@ -412,10 +412,8 @@ static void describe(waste_ctx *ctx)
     snprintf(ctx->arch, sizeof(ctx->arch), "%s", ctx->facts.arch);
     if (ctx->model.hp.n_experts)
         n = snprintf(ctx->quant, sizeof(ctx->quant), "experts %s (%u x %u, %g bits), ",
-                     r->index_bits == 6 ? "VQ4P"
-                     : r->stages == 2   ? "VQ2R"
-                                        : "VQ3R",
-                     r->stages, r->entries, (double)r->stages * r->index_bits / 8);
+                     record_format_name(r), r->stages, r->entries,
+                     (double)r->stages * r->index_bits / 8);
     snprintf(ctx->quant + n, sizeof(ctx->quant) - (size_t)n, "trunk %s, head %s", fmt[o->fmt],
              fmt[ctx->model.head.fmt]);
 }

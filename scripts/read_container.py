@@ -265,15 +265,29 @@ class Shape:
         self.stages, self.dim = q("stages", 1, 8, 3), q("vec_dim", 8, 8, 8)
         self.entries, self.bits = q("entries", 1, 256, 256), q("index_bits", 6, 8, 8)
         self.cell = 3 if self.bits == 6 else self.stages
+        self.notes = []
         if not self.moe:
             return
         block = q("index_block", 0, 2 ** 20, 0)
         demand(block == 64, "F8", f"expert_quant.index_block: {block}; this reader knows 64")
         demand(self.bits == 8 or (self.bits, self.stages, self.entries) == (6, 4, 64), "F8",
                f"expert_quant: {self.bits} bits with {self.stages} stages of {self.entries}")
+        self.described(quant)
         for name in ("lat", "inter"):
             demand(getattr(self, name) % 8 == 0, "F8",
                    f"{name} is {getattr(self, name)}, no multiple of vec_dim")
+
+    def described(self, quant):
+        """The two members that are only for people to read (3.3)."""
+        names = {"VQ4P"} if self.bits == 6 else {2: {"VQ2R"}, 3: {"VQ3R"}}.get(
+            self.stages, {"VQ2R", "VQ3R"})
+        fmt, weight = quant.get("fmt"), quant.get("bits_per_weight")
+        if fmt is not None and (not isinstance(fmt, str) or fmt not in names):
+            self.notes.append(f"expert_quant.fmt is {fmt!r}, which nothing else here says")
+        if weight is not None and (type(weight) not in (int, float) or
+                                   abs(weight - self.stages * self.bits / 8) >= 1e-6):
+            self.notes.append(f"expert_quant.bits_per_weight is {weight!r}, which nothing else "
+                              "here says")
 
     def matrix(self, m):
         """Rows and columns of gate, up or down (6.2)."""
@@ -619,7 +633,7 @@ class Container:
             return {"base": base, "places": self.pieces(layer, size)}
         bank = self.map(name, "B3")
         demand(len(bank) == total, "B5", f"{name}: {len(bank)} bytes, the manifest says {total}: "
-               "a copy that did not finish?")
+               f"{'a copy that did not finish' if len(bank) < total else 'of another conversion'}?")
         return {"base": base, "places": [(bank, e * size) for e in range(n)]}
 
     def pieces(self, layer, size):
@@ -773,6 +787,8 @@ def show(c):
         at, used, size = s.offsets()
         print(f"experts       {s.experts} a layer, {s.top_k} a token; {s.stages} stages of "
               f"{s.entries} entries at {s.bits} bits; records of {size} bytes, {used} used")
+    for text in s.notes:
+        print(f"note          {text}")
     for t in sorted(c.tensors.values(), key=lambda t: t.spans[0]):
         shape = "x".join(map(str, t.shape))
         print(f"{t.spans[0][0]:12d}  {FORMATS[t.fmt]}  {shape:18s}  {t.name}")

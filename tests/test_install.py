@@ -128,7 +128,19 @@ def test_text_writes_what_the_command_writes(examples, installed):
     assert done.stdout == output(installed.bin / "waste", "run", installed.demo, "--raw", OPENING,
                                  "-n", "12", "-q")
     refused = examples("text", "/nonexistent", OPENING)
-    assert refused.returncode == 1 and "/nonexistent" in refused.stderr
+    assert refused.returncode == 1 and refused.stderr.count("/nonexistent") == 1
+
+
+@pytest.mark.parametrize("name, arguments", [
+    ("plan", "MODEL NUMBER"), ("text", "MODEL x NUMBER"), ("chat", "MODEL NUMBER"),
+    ("vision", "MODEL x x NUMBER"), ("sampler", "MODEL x NUMBER"), ("sampler", "MODEL x 4 NUMBER"),
+    ("sampler", "MODEL x 4 1 NUMBER"), ("embed", "MODEL x NUMBER"), ("embed", "MODEL x 4 NUMBER")])
+def test_what_is_no_number_is_none_to_an_example(examples, installed, name, arguments):
+    for number in ("-3", "4x", "", " 4" if arguments[-8:] != "4 NUMBER" else "nan", "1e400"):
+        words = [installed.demo if word == "MODEL" else number if word == "NUMBER" else word
+                 for word in arguments.split()]
+        done = examples(name, *words, input="")
+        assert done.returncode == 2 and done.stderr.startswith(f"{number}: not a number"), number
 
 
 def test_sampler_without_temperature_is_the_librarys(examples, installed):

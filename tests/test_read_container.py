@@ -166,6 +166,26 @@ def test_experts_on_several_drives_are_found(tmp_path):
     assert all(a.tobytes() == b.tobytes() for a, b in zip(c.expert(3, 17), want))
 
 
+@pytest.mark.parametrize("member, value, wrong", [
+    ("fmt", "VQ9", True), ("fmt", "VQ2R", True), ("fmt", 3, True), ("fmt", None, False),
+    ("bits_per_weight", 1.5, True), ("bits_per_weight", "3", True),
+    ("bits_per_weight", 3, False), ("bits_per_weight", None, False)])
+def test_both_note_a_description_that_is_wrong(copy, member, value, wrong):
+    edit(copy, lambda m: m["expert_quant"].update({member: value}))
+    done = reader(copy, "--check")
+    assert done.returncode == 0 and done.stdout.endswith("\nsound\n")
+    assert (f"expert_quant.{member}" in done.stdout) is wrong
+    engine = subprocess.run([BINARY, "verify", copy], capture_output=True, text=True, env=ENV)
+    assert engine.returncode == 0 and (f"expert_quant.{member}" in engine.stdout) is wrong
+
+
+def test_both_read_a_trunk_that_something_was_appended_to(copy):
+    with open(copy / "trunk.bin", "ab") as f:
+        f.write(bytes(100))
+    assert reader(copy, "--check").returncode == 0
+    assert subprocess.run([BINARY, "verify", copy, "-q"], env=ENV).returncode == 0
+
+
 # ---- damage: one clear sentence from each, and never from one alone ----------------------------
 
 

@@ -377,3 +377,9 @@ def test_a_system_prompt_for_all(tmp_path):
     assert a["text"] == b["text"] == run_lines("demo", "Who?", "--system", "Be brief.", "-n",
                                                20)[1]["text"]
     assert c["text"] == run_lines("demo", "Who?", "--system", "Own.", "-n", 20)[1]["text"]
+
+
+def test_a_file_without_requests_is_said_to_be_one(tmp_path):
+    asked, out = write(tmp_path / "asked", []), tmp_path / "out"
+    assert batch(asked, out).stderr.decode() == f"{out}: 0 requests\n"
+    assert batch(asked, out, "-q").stderr == b"" and out.read_bytes() == b""

@@ -1,6 +1,7 @@
 """The hotlist: what a run notes, and the next one reads early."""
 
 import os
+import re
 import shutil
 import stat
 import struct
@@ -107,11 +108,21 @@ def test_below_a_container_that_is_read_only_the_hotlist_is_in_the_cache(copy):
         except PermissionError:
             pytest.skip("the program is where another user cannot run it")
         _, err = learn(model, env=env, cwd=room, **who)
-        assert f"{room}/cache/waste/a.usage" in err and not (model / "usage.waste").exists()
-        first = entries(room + "/cache/waste/a.usage")
+        name, = os.listdir(room + "/cache/waste")
+        assert re.fullmatch("a-[0-9a-f]{8}.usage", name) and not (model / "usage.waste").exists()
+        assert f"learned  the experts used, into {room}/cache/waste/{name}" in err
+        first = entries(f"{room}/cache/waste/{name}")
         _, err = learn(model, env=env, cwd=room, **who)
-        assert f"hotlist  {room}/cache/waste/a.usage" in err
-        assert entries(room + "/cache/waste/a.usage")[0][2] == first[0][2] * 3 // 2
+        assert f"hotlist  {room}/cache/waste/{name}" in err
+        assert entries(f"{room}/cache/waste/{name}")[0][2] == first[0][2] * 3 // 2
         _, err = learn(model, env={"XDG_CACHE_HOME": "relative", "HOME": room}, cwd=room, **who)
-        assert f"{room}/.cache/waste/a.usage" in err
+        assert f"{room}/.cache/waste/{name}" in err
+        # another directory of that name is another model
+        other = Path(room) / "b" / "a.waste"
+        shutil.copytree(copy.path, other)
+        other.chmod(0o555)
+        other.parent.chmod(0o755)
+        _, err = learn(other, env=env, cwd=room, **who)
+        assert "hotlist" not in err and len(os.listdir(room + "/cache/waste")) == 2
+        other.chmod(0o755)
         model.chmod(0o755)

@@ -111,3 +111,29 @@ def test_info_notes_an_incomplete_copy(copy):
         f.truncate(4096)
     notes = waste_json("info", copy)["audit"]["notes"]
     assert any("incomplete" in n and copy.bank(2).name in n for n in notes)
+    with open(copy.bank(2), "ab") as f:
+        f.write(bytes(copy.manifest["layers"]["2"]["bytes"]))
+    notes = waste_json("info", copy)["audit"]["notes"]
+    assert any("appended" in n and copy.bank(2).name in n and "incomplete" not in n for n in notes)
+
+
+@pytest.mark.parametrize("member, value, told", [
+    ("fmt", "VQ9", '"VQ9" is not used: 3 stages of 8 bits are read, which is VQ3R'),
+    ("fmt", "VQ2R", '"VQ2R" is not used'), ("fmt", 3, "fmt 3 is not used"),
+    ("bits_per_weight", 1.5, "1.5 is not used: 3 stages of 8 bits are read, which is 3"),
+    ("bits_per_weight", "3", 'bits_per_weight "3" is not used')])
+def test_a_description_that_is_wrong_is_noted_everywhere(copy, member, value, told):
+    copy.manifest["expert_quant"][member] = value
+    copy.write_manifest()
+    assert any(told in n for n in waste_json("info", copy)["audit"]["notes"])
+    assert any(told in n for n in waste_json("verify", copy)["notes"])
+    assert told in waste("verify", copy, check=0).stdout.decode()
+    done = waste("run", copy, "--ids", "3 7", "-n", "1", check=0)
+    assert told in done.stderr.decode()
+
+
+def test_a_description_that_is_absent_or_right_is_not(copy):
+    for quant in ({"fmt": None}, {"bits_per_weight": 3}, {"bits_per_weight": None}):
+        copy.manifest["expert_quant"].update(quant)
+        copy.write_manifest()
+        assert waste_json("verify", copy)["notes"] == []

@@ -137,7 +137,6 @@ static void what_a_v0_container_may_leave_out_or_add_is_accepted(void **state)
         {"tensor_prefix", "null"},
         {"expert_quant.index_bits", NULL},
         {"expert_quant.fmt", NULL},
-        {"expert_quant.fmt", "\"VQ9X\""},
         {"expert_quant.stages", NULL},
         {"expert_quant.vec_dim", NULL},
         {"expert_quant.entries", NULL},
@@ -145,7 +144,6 @@ static void what_a_v0_container_may_leave_out_or_add_is_accepted(void **state)
         {"expert_quant.bits_per_weight", "3"},
         {"expert_quant.bits_per_weight", "3.0"},
         {"expert_quant.bits_per_weight", NULL},
-        {"expert_quant.bits_per_weight", "\"three\""},
         {"config.architectures", NULL},
         {"config.architectures", "[]"},
         {"config.unknown", "{\"nested\":[1,2,{\"x\":null}]}"},
@@ -193,6 +191,37 @@ static void trunk_entries_may_come_in_any_order(void **state)
     assert_int_equal(manifest_tensor(&m, "lm_head.weight")->off, 0);
     manifest_release(&m);
     json_decref(root);
+}
+
+/* Nothing is computed from them, so they refuse nothing. */
+static void a_description_that_is_wrong_is_a_warning(void **state)
+{
+    static const struct {
+        const char *member, *json, *meant;
+    } wrong[] = {
+        {"fmt", "\"VQ9X\"", "VQ3R"},
+        {"fmt", "\"VQ2R\"", "VQ3R"},
+        {"fmt", "\"VQ4P\"", "VQ3R"},
+        {"fmt", "\"V\\nQ\"", "VQ3R"},
+        {"fmt", "[3]", "VQ3R"},
+        {"bits_per_weight", "1.0", "3"},
+        {"bits_per_weight", "\"three\"", "3"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < N_ELEMS(wrong); i++) {
+        struct manifest m;
+        char path[64], want[160];
+
+        snprintf(path, sizeof(path), "expert_quant.%s", wrong[i].member);
+        snprintf(want, sizeof(want),
+                 "manifest.json: %s %s is not used: 3 stages of 8 bits are read, which is %s", path,
+                 wrong[i].json, wrong[i].meant);
+        accept(&m, path, wrong[i].json);
+        assert_string_equal(m.warning, want);
+        assert_int_equal(m.record.bytes, TINY_RECORD_BYTES);
+        manifest_release(&m);
+    }
 }
 
 static void a_layer_beyond_the_last_is_ignored_with_a_warning(void **state)
@@ -575,6 +604,7 @@ int main(void)
         cmocka_unit_test(the_largest_example_of_the_format_has_its_sizes),
         cmocka_unit_test(what_a_v0_container_may_leave_out_or_add_is_accepted),
         cmocka_unit_test(trunk_entries_may_come_in_any_order),
+        cmocka_unit_test(a_description_that_is_wrong_is_a_warning),
         cmocka_unit_test(a_layer_beyond_the_last_is_ignored_with_a_warning),
         cmocka_unit_test(the_architecture_comes_from_the_configuration),
         cmocka_unit_test(a_release_configuration_nested_under_text_config_is_read),
