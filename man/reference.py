@@ -150,12 +150,7 @@ def in_units(value):
 
 
 def everything(waste, serve_main):
-    """All commands of `waste`, the server's options among them. An option that the server leaves
-    unexplained is what it is in `waste run`, but for the variable, which the server does not read."""
+    """All commands of `waste`, the server's options among them."""
     found = commands(waste)
-    groups = served(serve_main)
-    known = {name: option.text for option in found["run"].options for name in option.names}
-    for option in (option for _, options in groups for option in options):
-        option.text = option.text or re.sub(r" \[WASTE_\w+\]", "", known.get(option.names[0], ""))
-    found["serve"].groups = groups + [("", [Option(["-h", "--help"], "", "this text")])]
+    found["serve"].groups = served(serve_main) + [("", [Option(["-h", "--help"], "", "this text")])]
     return found
