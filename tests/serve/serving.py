@@ -30,6 +30,11 @@ sys.path.insert(0, str(ROOT))
 PATIENCE = float(os.environ.get("SERVE_TEST_PATIENCE", 60))
 
 
+def node_major():
+    version = subprocess.run(["node", "--version"], capture_output=True, text=True, check=True)
+    return int(version.stdout.lstrip("v").split(".")[0])
+
+
 def clean_env(**more):
     """WASTE_LIB and nothing else of WASTE_*."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("WASTE_") or k == "WASTE_LIB"}

@@ -17,7 +17,7 @@ import time
 
 import pytest
 
-from serving import PATIENCE, ROOT, Server, clean_env, seeing_model, xtml_model  # noqa: F401
+from serving import PATIENCE, ROOT, Server, clean_env, node_major, seeing_model, xtml_model  # noqa: F401
 
 HERE = pathlib.Path(__file__).parent / "page"
 PAGE = ROOT / "serve" / "page"
@@ -235,6 +235,8 @@ def driven(server, keyed, xtml_model, seeing_model, tmp_path_factory):  # noqa: 
     """What failed, by check; None: it passed. WASTE_SHOTS: a directory for pictures of the page."""
     if not shutil.which("node") or not shutil.which("npm"):
         pytest.skip("no node, or no npm")
+    if node_major() < 20:
+        pytest.skip(f"Playwright wants Node.js 20, and this is {node_major()}")
     env = clean_env(CHROMIUM=browser(), MODULES=str(modules(tmp_path_factory.mktemp("npm"))),
                     SHOTS=os.environ.get("WASTE_SHOTS", ""), KEY=KEY, THINKS=json.dumps(THINKS))
     with Server("--sessions", "1", model=xtml_model) as thinking, \
