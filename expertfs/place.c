@@ -147,6 +147,7 @@ static void mover_close(struct mover *v)
 static int mover_open(struct mover *v, const char *dir, struct progress *progress, struct err *e)
 {
     const struct container_options o = {.exclusive = true};
+    struct out_dir home;
 
     *v = (struct mover){.progress = progress};
     for (unsigned d = 0; d < PLACEMENT_DRIVES_MAX; d++)
@@ -162,11 +163,12 @@ static int mover_open(struct mover *v, const char *dir, struct progress *progres
     }
     v->record = malloc(v->m->record.bytes);
     v->drive_fd[0] = openat(v->dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    home = dir_of(v, 0);
     if (!v->record)
         err_set(e, ERR_NOMEM, "one record of %u bytes", v->m->record.bytes);
     else if (v->drive_fd[0] < 0 || !realpath(dir, v->home))
         err_sys(e, errno, "%.200s", dir);
-    else
+    else if (!out_sync(&home, e)) /* a map that a killed run has just renamed says what may go */
         return 0;
     mover_close(v);
     return e->code;

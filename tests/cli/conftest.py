@@ -90,7 +90,7 @@ def preload(name):
 
 def replay(log, watched):
     """What tests/support/power_cut.c wrote, played back on a disk that keeps of its own accord nothing.
-    At each unlink of a file that `watched` likes, everything whose making was seen lasts: its content
+    At each unlink of a file that `watched` likes, all else whose making was seen lasts: its content
     was synced, its name by a sync of the directory that it is in. Returns how many such files went."""
     content, name, gone = set(), {}, 0
     for line in log.read_text().splitlines():
@@ -105,12 +105,13 @@ def replay(log, watched):
             name.pop(path, None)
             name[to[0]] = False
             (content.add if path in content else content.discard)(to[0])
-        elif watched(pathlib.Path(path)):
-            gone += 1
-            lost = [entry for entry in name if not name[entry] or entry not in content]
-            assert not lost, f"{path} goes before these would outlast a loss of power: {lost}"
         else:
             name.pop(path, None)
+            content.discard(path)
+            if watched(pathlib.Path(path)):
+                gone += 1
+                lost = [entry for entry in name if not name[entry] or entry not in content]
+                assert not lost, f"{path} goes before these would outlast a loss of power: {lost}"
     return gone
 
 

@@ -282,6 +282,26 @@ def test_the_only_copy_of_a_record_outlasts_a_loss_of_power(copy, drives, tmp_pa
         assert replay(log, lambda path: path.suffix in (".bin", ".piece")) >= len(copy.layers())
 
 
+@pytest.mark.parametrize("words", [["--drives"], ["--gather"]])
+def test_a_move_that_goes_on_trusts_no_name_that_may_be_lost(copy, drives, tmp_path, words):
+    """Killed before each call, and a loss of power while the next run goes on."""
+    there, back = ["--drives", spec(drives)], ["--gather"]
+    if words == ["--gather"]:
+        there, back = back, there
+        waste("place", copy, *back, check=0)
+    killed, log = 0, tmp_path / "log"
+    while True:
+        log.unlink(missing_ok=True)
+        env = {"LD_PRELOAD": preload("power_cut"), "ORDER_LOG": str(log)}
+        if waste("place", copy, *there, "-q", env={**env, "ORDER_KILL": str(killed + 1)}).returncode == 0:
+            break
+        killed += 1
+        waste("place", copy, *there, "-q", check=0, env=env)
+        assert replay(log, lambda path: path.suffix in (".bin", ".piece")) >= len(copy.layers()), killed
+        waste("place", copy, *back, "-q", check=0)
+    assert killed > 10
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
 def test_a_full_drive_leaves_the_model_whole(copy, drives):
     said = logits(copy)

@@ -111,14 +111,17 @@ def test_what_a_shard_became_outlasts_a_loss_of_power_before_it_goes(two_layers,
 
 
 def test_reclaim_goes_on_after_an_end_at_any_call(two_layers, tmp_path):
-    """Killed before each call that changes what is on the disk, or makes it last."""
-    source, out = tmp_path / "src", tmp_path / "x"
+    """Killed before each call that changes what is on the disk, or makes it last. What it left
+    undone is not taken for lasting by the run that goes on."""
+    source, out, log = tmp_path / "src", tmp_path / "x", tmp_path / "log"
+    shards = {p.name for p in (two_layers / "src").glob("*.safetensors")}
     args, killed = ["--reclaim", "on", "--jobs", "1"], 0
     while True:
         for path in (source, out):
             shutil.rmtree(path, ignore_errors=True)
+        log.unlink(missing_ok=True)
         shutil.copytree(two_layers / "src", source)
-        child = preloaded(source, out, *args, ORDER_KILL=str(killed + 1))
+        child = preloaded(source, out, *args, ORDER_KILL=str(killed + 1), ORDER_LOG=str(log))
         child.communicate()
         if child.returncode == 0:
             break
@@ -126,9 +129,10 @@ def test_reclaim_goes_on_after_an_end_at_any_call(two_layers, tmp_path):
         killed += 1
         if not (out / "manifest.json").exists():
             waste("info", out, check=1)
-        waste("convert", "--src", source, "--out", out, *args, check=0)
+        assert preloaded(source, out, *args, ORDER_LOG=str(log)).wait() == 0
         same_files(two_layers / "x.waste", out)
         assert not list(source.glob("*.safetensors"))
+        assert replay(log, lambda path: path.name in shards) == len(shards), killed
     assert killed > 30
 
 

@@ -3,8 +3,8 @@
  *
  * ORDER_LOG=FILE: each call that decides what a loss of power leaves is a line there before it is
  * made: "mkdir PATH", "sync PATH", "rename FROM TO", "unlink PATH".
- * ORDER_KILL=N: the process is killed before the Nth of them.
- * ORDER_STOP=flock: it is stopped (SIGSTOP) before its first flock.
+ * ORDER_KILL=N: the process is killed before the Nth of them, which is no line then: whoever goes
+ * on may write to the same FILE. ORDER_STOP=flock: it is stopped (SIGSTOP) before its first flock.
  */
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -26,6 +26,8 @@ static void say(const char *line)
     const char *log = getenv("ORDER_LOG"), *kill_at = getenv("ORDER_KILL");
     int call = atomic_fetch_add(&calls, 1) + 1;
 
+    if (kill_at && atoi(kill_at) == call)
+        raise(SIGKILL);
     if (log) {
         int fd = open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
 
@@ -33,8 +35,6 @@ static void say(const char *line)
             abort();
         close(fd);
     }
-    if (kill_at && atoi(kill_at) == call)
-        raise(SIGKILL);
 }
 
 /* The path of `name` below the directory that is open as fd; "": fd itself. */
