@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/slurp.h"
+#include "expertfs/out_dir.h"
 
 enum { LEDGER_BYTES_MAX = 1 << 20 };
 
@@ -58,6 +59,7 @@ static size_t compose(char line[NAME_MAX + 3], int fd, const char *name)
 int ledger_add(int dirfd, const char *ledger, const char *name, struct err *e)
 {
     int fd = openat(dirfd, ledger, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644), bad = 0;
+    const struct out_dir dir = {.path = ledger, .fd = dirfd};
     char line[NAME_MAX + 3];
     ssize_t done;
     size_t n;
@@ -72,7 +74,5 @@ int ledger_add(int dirfd, const char *ledger, const char *name, struct err *e)
         bad = errno;
     if (close(fd) && !bad)
         bad = errno;
-    if (!bad && fsync(dirfd) && errno != EINVAL)
-        bad = errno;
-    return bad ? err_sys(e, bad, "%s", ledger) : 0;
+    return bad ? err_sys(e, bad, "%s", ledger) : out_sync(&dir, e);
 }

@@ -16,7 +16,8 @@
 int ledger_read(char **out, int dirfd, const char *ledger, struct err *e);
 bool ledger_lists(const char *text, const char *name); /* text may be NULL */
 
-/* Add a line, so that it lasts: what it says may be done from here on. */
+/* Add a line, so that it lasts: what it says may be done from here on. `name` is a file's, at most
+ * NAME_MAX bytes. ERR_IO: it may be there all the same, or a part of it. */
 int ledger_add(int dirfd, const char *ledger, const char *name, struct err *e);
 
 #endif
