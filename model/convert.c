@@ -14,6 +14,7 @@
 #include "base/slurp.h"
 #include "expertfs/codebook.h"
 #include "expertfs/container.h"
+#include "expertfs/out_dir.h"
 #include "expertfs/quantise.h"
 #include "model/convert_state.h"
 
@@ -645,21 +646,26 @@ static int check_complete(const struct convert *cv, struct err *e)
     return 0;
 }
 
-/* Killed between the last two steps: what only an unfinished container has is still there. */
+/* Killed between the last two steps: what only an unfinished container has is still there. It goes
+ * once the manifest lasts: the kill may have come before its directory was synced. */
 static void tidy(const struct convert *cv)
 {
-    int dirfd = open(cv->o.dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const struct out_dir d = {.path = cv->o.dir,
+                              .fd = open(cv->o.dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
+    struct err ignored;
 
-    if (dirfd < 0)
+    if (d.fd < 0)
         return;
-    for (unsigned l = cv->map.first_dense; cv->map.n_experts && l < cv->map.n_layers; l++) {
-        char name[32];
+    if (!out_sync(&d, &ignored)) {
+        for (unsigned l = cv->map.first_dense; cv->map.n_experts && l < cv->map.n_layers; l++) {
+            char name[32];
 
-        snprintf(name, sizeof(name), "codebooks-L%u.bin", l);
-        unlinkat(dirfd, name, 0);
+            snprintf(name, sizeof(name), "codebooks-L%u.bin", l);
+            out_remove(&d, name);
+        }
+        out_remove(&d, state_file);
     }
-    unlinkat(dirfd, state_file, 0);
-    close(dirfd);
+    close(d.fd);
 }
 
 int convert_run(struct convert *cv, struct progress *progress, struct convert_result *result,

@@ -133,6 +133,7 @@ def test_reclaim_goes_on_after_an_end_at_any_call(two_layers, tmp_path):
         same_files(two_layers / "x.waste", out)
         assert not list(source.glob("*.safetensors"))
         assert replay(log, lambda path: path.name in shards) == len(shards), killed
+        assert replay(log, lambda path: path.parent == out and path.suffix != ".tmp"), killed
     assert killed > 30
 
 
