@@ -124,5 +124,9 @@ def test_below_a_container_that_is_read_only_the_hotlist_is_in_the_cache(copy):
         other.parent.chmod(0o755)
         _, err = learn(other, env=env, cwd=room, **who)
         assert "hotlist" not in err and len(os.listdir(room + "/cache/waste")) == 2
-        other.chmod(0o755)
+        # and a name that leaves no room for more
+        long = other.rename(Path(room) / ("x" * 250))
+        _, err = learn(long, env=env, cwd=room, **who)
+        assert "learned  the experts used" in err and len(os.listdir(room + "/cache/waste")) == 3
+        long.chmod(0o755)
         model.chmod(0o755)
