@@ -420,6 +420,28 @@ def test_grammars_that_wait_for_a_slot_have_a_limit(monkeypatch):
         assert shop.begun == [b"A", b"B", b"C"]
 
 
+def test_a_grammar_that_nobody_waits_for_any_more_makes_room_for_the_next(monkeypatch):
+    """Symptom: the next was compiled only when somebody else came, for cancelling alone woke the
+    compiler, and what was cancelled was still there."""
+    shop = Workshop(n_bytes=AHEAD)
+    for _ in range(2):
+        shop.gate.release()
+    with scheduler_with(monkeypatch, compiled=shop, sessions=1, queue=8) as (s, ctx):
+        start(s, ctx, 5, max_tokens=3)
+        (gone, gone_heard), (waits, heard) = limited(b"A"), limited(b"B", max_tokens=1)
+        s.submit(gone, waits)
+        until = time.monotonic() + 60
+        while not gone.grammar and time.monotonic() < until:
+            time.sleep(0.001)
+        s.cancel(gone)
+        time.sleep(0.1)  # the engine's thread is in a pass, and the compiler's looks
+        step(ctx, 3)
+        gone_heard.wait(Failed)
+        shop.wait_begun(2)
+        step(ctx)
+        heard.wait(Ended)
+
+
 def test_nobody_turns_round_and_round_while_a_grammar_is_compiled(monkeypatch):
     shop, turns = Workshop(), []
     with scheduler_with(monkeypatch, compiled=shop, sessions=1) as (s, ctx):
