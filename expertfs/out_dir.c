@@ -255,8 +255,12 @@ int out_sync_name(const struct out_dir *d, struct err *e)
 int out_parent_open(struct out_dir *d, const char *path, const char **name, struct err *e)
 {
     const char *slash = strrchr(path, '/');
-    char *dir = slash ? strndup(path, (size_t)(slash - path) + 1) : strdup(".");
+    size_t n = slash ? (size_t)(slash - path) : 0;
+    char *dir;
 
+    while (n && path[n - 1] == '/') /* in messages it goes before ": " */
+        n--;
+    dir = slash ? strndup(path, n ? n : 1) : strdup(".");
     *d = (struct out_dir){.path = dir, .fd = -1};
     *name = slash ? slash + 1 : path;
     if (!dir)

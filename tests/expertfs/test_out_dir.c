@@ -128,12 +128,36 @@ static void what_was_begun_is_removed_on_request(void **state)
     assert_false(is_there("x.tmp"));
 }
 
+/* Symptom: "states//: 1.wstate: reserving: ...". */
+static void the_directory_of_a_file_is_named_without_slashes_behind_it(void **state)
+{
+    static const struct {
+        const char *path, *dir, *name;
+    } cases[] = {{"x", ".", "x"},
+                 {"/x", "/", "x"},
+                 {"//x", "/", "x"},
+                 {"/tmp/x", "/tmp", "x"},
+                 {"/tmp///x", "/tmp", "x"}};
+    struct out_dir d;
+    const char *name;
+    struct err e;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        assert_int_equal(out_parent_open(&d, cases[i].path, &name, &e), 0);
+        assert_string_equal(d.path, cases[i].dir);
+        assert_string_equal(name, cases[i].name);
+        out_parent_close(&d);
+    }
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
     const struct CMUnitTest tests[] = {
         TEST(a_small_file_is_replaced_whole),
         TEST(what_could_not_be_published_leaves_nothing),
+        TEST(the_directory_of_a_file_is_named_without_slashes_behind_it),
         TEST(a_large_file_is_under_its_name_only_when_it_is_whole),
         TEST(what_was_begun_is_removed_on_request),
     };
