@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/hash.h"
+#include "base/list.h"
 #include "cli/asked.h"
 #include "cli/prompt.h"
 #include "cli/units.h"
@@ -198,13 +199,8 @@ static int split(struct batch *b)
         line++;
         while (len && strchr(" \t\r", at[len - 1]) && at[len - 1])
             len--;
-        if (b->n == room) {
-            struct request *more = realloc(b->requests, (room = 2 * room + 64) * sizeof(*more));
-
-            if (!more)
-                return fail(b->c, EXIT_MEMORY, NULL, "run", "no memory for %zu requests", room);
-            b->requests = more;
-        }
+        if (!list_room(&b->requests, &room, b->n + 1, sizeof(*b->requests)))
+            return fail(b->c, EXIT_MEMORY, NULL, "run", "no memory for %zu requests", b->n + 1);
         if (len)
             b->requests[b->n++] = (struct request){
                 .text = at, .len = len, .line = line, .hash = hash_bytes(b->settings, at, len)};

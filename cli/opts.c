@@ -274,13 +274,20 @@ static int set_value(struct opts *o, const struct opt *opt, const char *text, st
     }
 }
 
-enum opt_origin opts_origin(const struct opts *o, const char *name)
+const struct opt *opts_named(const char *name)
 {
     for (unsigned i = 0; i < opts_rows; i++) {
-        if ((opts_table[i].name || opts_table[i].letter) && is_named(&opts_table[i], name))
-            return o->set[i].origin;
+        if (is_named(&opts_table[i], name))
+            return &opts_table[i];
     }
-    return FROM_DEFAULT;
+    return NULL;
+}
+
+enum opt_origin opts_origin(const struct opts *o, const char *name)
+{
+    const struct opt *opt = opts_named(name);
+
+    return opt ? o->set[opt - opts_table].origin : FROM_DEFAULT;
 }
 
 bool opts_in_file(const struct opt *opt)

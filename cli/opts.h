@@ -190,6 +190,9 @@ bool opts_in_file(const struct opt *opt);
  * understand the option, or calls something else by its name. ERR_ARG. */
 int opts_file(struct opts *o, const char *name, const char *value, unsigned command, struct err *e);
 
+/* The row of an option by its long name, or by its letter where it has no other; NULL: none. */
+const struct opt *opts_named(const char *name);
+
 /* Where the value of an option is from. */
 enum opt_origin opts_origin(const struct opts *o, const char *name);
 

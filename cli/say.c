@@ -137,17 +137,9 @@ int fail_err(struct cli *c, const struct err *e, const char *what)
     return fail(c, exit_of_err(e->code), NULL, what, "%s", e->text);
 }
 
-static const struct opt *option_named(const char *name)
-{
-    for (unsigned i = 0; i < opts_rows; i++)
-        if (opts_table[i].name && !strcmp(opts_table[i].name, name))
-            return &opts_table[i];
-    return NULL;
-}
-
 const char *say_option(const struct cli *c, const char *name, char text[SAY_OPTION])
 {
-    const struct opt *opt = option_named(name);
+    const struct opt *opt = opts_named(name);
     const struct opt_from *set = opt ? &c->opts.set[opt - opts_table] : NULL;
 
     if (set && (set->origin == FROM_FILE || set->origin == FROM_MODEL))

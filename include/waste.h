@@ -498,8 +498,9 @@ enum { WASTE_GRAMMAR_TEXT = 0, WASTE_GRAMMAR_JSON_SCHEMA = 1 };
 /* Compiling takes from a fraction of a millisecond to seconds, which settings with a text take of
  * the thread that runs the passes. Here it is done apart, by any thread and without a context;
  * whatever the text, in bounded time and with at most 32 MiB as a result. kind, after: as
- * grammar_kind and grammar_after. Errors: as waste_session_sampling has them. Any thread may use it
- * and close it; a context counts it while it is in a session. */
+ * grammar_kind and grammar_after. Errors: as waste_session_sampling has them, the detail is
+ * waste_error_detail(NULL), and *out is NULL. Any thread may use it and close it; a context counts
+ * it while it is in a session. */
 WASTE_API waste_status waste_grammar_open(const waste_tokenizer *t, int32_t kind, const char *text,
                                           int32_t after, waste_grammar **out);
 WASTE_API size_t waste_grammar_bytes(const waste_grammar *g); /* memory held */

@@ -26,7 +26,7 @@ class Compiler:
     def _run(self):
         while job := self.take():
             self._make(job)
-            del job  # it may be the last that has its grammar
+            del job  # its text, too, goes once it is over, however long nothing comes
 
     def _make(self, job):
         grammar = error = None

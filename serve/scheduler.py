@@ -247,6 +247,12 @@ class Scheduler:
                 job.position = position
                 job.sink(Queued(position))
 
+    def _take(self, job):
+        """Out of the queue; the compiler, too, may have waited for that."""
+        self.queue.remove(job)
+        self._tell_positions()
+        self.lock.notify_all()
+
     def _eligible(self):
         """Memory is planned for the pictures of one prompt: a second one waits until they are in."""
         seeing = any(s.job and s.job.pictures for s in self.slots)
@@ -384,9 +390,7 @@ class Scheduler:
                 job = self._next()
                 if not job:
                     return
-                self.queue.remove(job)
-                self._tell_positions()
-                self.lock.notify_all()  # grammars that wait have become fewer
+                self._take(job)
             self._begin(job)
 
     def _suspend(self, slot):
@@ -613,8 +617,7 @@ class Scheduler:
             if job.slot:
                 job.slot.job = job.slot = None
             elif job in self.queue:
-                self.queue.remove(job)
-                self._tell_positions()
+                self._take(job)
             self._over(job, outcome)
 
     def _over(self, job, outcome):

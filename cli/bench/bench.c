@@ -72,9 +72,12 @@ static void print_usage(FILE *to)
     for (size_t i = 0; i < N_ELEMS(commands); i++)
         fprintf(to, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
     fputs(
-        "\n`waste-bench help COMMAND` has the options of a command; docs/BENCHMARKS.md says how\n"
-        "to read the figures. `waste-bench decode demo --quick` is a first try. Ctrl-C ends the\n"
-        "measuring and leaves what there is, marked as incomplete; a second one ends the program.\n"
+        "\n`waste-bench help COMMAND` has the options of a command, `waste-bench version` the\n"
+        "version; docs/BENCHMARKS.md says how to read the figures. `waste-bench decode demo "
+        "--quick`\n"
+        "is a first try. Ctrl-C ends the measuring and leaves what there is, marked as "
+        "incomplete;\n"
+        "a second one ends the program.\n"
         "Exit codes: 0 done, 1 failed, 2 misused, 3 does not fit in memory, 4 damaged container,\n"
         "5 busy, 6 unsupported, 7 an arm is invalid and says why, 130 interrupted.\n",
         to);

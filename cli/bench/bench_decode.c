@@ -204,23 +204,6 @@ static int run_trial(struct bench *b, struct bed *bed)
     return rc;
 }
 
-static int check_list(const char *list, const char *flag, const char *const *known, unsigned n,
-                      struct err *e)
-{
-    for (const char *at = list; at && *at; at += *at == ',') {
-        const size_t len = strcspn(at, ",");
-        bool found = false;
-
-        for (unsigned i = 0; i < n; i++)
-            found |= strlen(known[i]) == len && !strncmp(at, known[i], len);
-        if (!found)
-            return err_set(e, ERR_ARG, "--%s \"%.*s\": there are %s, %s, %s, %s", flag,
-                           (int)(len < 32 ? len : 32), at, known[0], known[1], known[2], known[3]);
-        at += len;
-    }
-    return 0;
-}
-
 /* Threads, depth and budget as the arms will have them. */
 static int look(struct bed *bed, const struct model_way *way, struct err *e)
 {
@@ -238,9 +221,10 @@ static int bed_open(struct bed *bed, bool quick, struct err *e)
     const uint32_t positions = (uint32_t)(opt.prompt + opt.warm + opt.tokens);
     const struct model_way way = {.path = bed->path, .budget = opt.budget, .positions = positions};
 
-    if (check_list(opt.profiles, "numeric", known_profile, N_ELEMS(known_profile), e) ||
-        check_list(opt.levels, "cpu", known_level, N_ELEMS(known_level), e) || look(bed, &way, e) ||
-        model_run_ids(&bed->ids, positions, bed->path, e) ||
+    if (flag_names_check(opt.profiles, "numeric", "there are", known_profile,
+                         N_ELEMS(known_profile), e) ||
+        flag_names_check(opt.levels, "cpu", "there are", known_level, N_ELEMS(known_level), e) ||
+        look(bed, &way, e) || model_run_ids(&bed->ids, positions, bed->path, e) ||
         floors_open(&bed->floors, bed->path, bed->engine.n_threads, bed->engine.io_depth,
                     model_choice.engine, quick, e))
         return e->code;

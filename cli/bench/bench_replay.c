@@ -7,8 +7,6 @@
 
 #include "cli/bench/project.h"
 #include "cli/bench/route_replay.h"
-#include "cli/nearest.h"
-#include "cli/safe.h"
 #include "cli/units.h"
 #include "expertfs/record.h"
 #include "expertfs/shapes.h"
@@ -76,29 +74,11 @@ static bool policy_wanted(unsigned p)
 
 static int check_policies(struct err *e)
 {
-    const char *names[BOUND];
+    const char *names[N_POLICIES];
 
-    for (unsigned p = 0; p < BOUND; p++)
+    for (unsigned p = 0; p < N_POLICIES; p++)
         names[p] = known_policy[p]->name;
-    for (const char *at = opt.policies; at && *at; at += *at == ',') {
-        size_t len = strcspn(at, ",");
-        char name[32], safe[96];
-        const char *near;
-        bool known = len == strlen("belady") && !strncmp(at, "belady", len);
-
-        for (unsigned p = 0; p < BOUND; p++)
-            known |= strlen(names[p]) == len && !strncmp(at, names[p], len);
-        if (!known) {
-            snprintf(name, sizeof(name), "%.*s", (int)len, at);
-            near = nearest_name(name, names, BOUND);
-            return err_set(e, ERR_ARG,
-                           "--policy \"%s\": lru, lfru, s3fifo, nextuse are known%s%s%s",
-                           safe_text(safe, sizeof(safe), name, strlen(name), ""),
-                           near ? " (did you mean " : "", near ? near : "", near ? "?)" : "");
-        }
-        at += len;
-    }
-    return 0;
+    return flag_names_check(opt.policies, "policy", "there are", names, N_POLICIES, e);
 }
 
 static int shape_record(uint64_t *out, const struct shape *s, struct err *e)

@@ -196,3 +196,36 @@ bool flag_names(const char *list, const char *name)
     }
     return false;
 }
+
+static bool is_known(const char *name, size_t len, const char *const *known, unsigned n)
+{
+    for (unsigned i = 0; i < n; i++)
+        if (strlen(known[i]) == len && !strncmp(known[i], name, len))
+            return true;
+    return false;
+}
+
+int flag_names_check(const char *list, const char *flag, const char *have, const char *const *known,
+                     unsigned n, struct err *e)
+{
+    for (const char *at = list; at; at = strchr(at, ',')) {
+        char name[32], names[160] = "";
+        const char *near;
+        size_t len;
+
+        at += *at == ',';
+        len = strcspn(at, ",");
+        if (is_known(at, len, known, n))
+            continue;
+        snprintf(name, sizeof(name), "%.*s", (int)len, at);
+        for (unsigned i = 0; i < n; i++) {
+            size_t end = strlen(names);
+
+            snprintf(names + end, sizeof(names) - end, "%s%s", end ? ", " : "", known[i]);
+        }
+        near = nearest_name(name, known, n);
+        return err_set(e, ERR_ARG, "--%s \"%s\": %s %s%s%s%s", flag, name, have, names,
+                       near ? " (did you mean " : "", near ? near : "", near ? "?)" : "");
+    }
+    return 0;
+}

@@ -50,4 +50,9 @@ void flags_help(FILE *to, const struct flag *table);
 /* Whether `name` is in a list of names separated by commas; NULL holds everything. */
 bool flag_names(const char *list, const char *name);
 
+/* Whether a list given as --FLAG has known names only. ERR_ARG, with the first that is not and all
+ * that are known; have: "there are", "this build has". */
+int flag_names_check(const char *list, const char *flag, const char *have, const char *const *known,
+                     unsigned n, struct err *e);
+
 #endif

@@ -624,26 +624,13 @@ bool task_next(struct task *out, struct task_walk *w, struct store *s)
 
 int task_families_check(const char *families, struct err *e)
 {
-    char names[128] = "";
+    const char *names[N_ELEMS(makers)];
+    unsigned n = 0;
 
-    for (unsigned i = 0; i < N_ELEMS(makers); i++) {
-        size_t at = strlen(names);
-
-        if (i == 0 || strcmp(makers[i].family, makers[i - 1].family))
-            snprintf(names + at, sizeof(names) - at, "%s%s", at ? ", " : "", makers[i].family);
-    }
-    for (const char *at = families; at; at = strchr(at, ',')) {
-        size_t len;
-        bool known = false;
-
-        at += *at == ',';
-        len = strcspn(at, ",");
-        for (unsigned i = 0; i < N_ELEMS(makers); i++)
-            known |= strlen(makers[i].family) == len && !strncmp(makers[i].family, at, len);
-        if (!known)
-            return err_set(e, ERR_ARG, "no family \"%.*s\": there are %s", (int)len, at, names);
-    }
-    return 0;
+    for (unsigned i = 0; i < N_ELEMS(makers); i++)
+        if (!n || strcmp(makers[i].family, names[n - 1]))
+            names[n++] = makers[i].family;
+    return flag_names_check(families, "families", "there are", names, n, e);
 }
 
 /* A task has its copies and as much output again (delta), or one whole matrix in f32 at most; and

@@ -12,6 +12,7 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+#include "cli/bench/flags.h"
 #include "cli/bench/store.h"
 #include "cli/bench/trial.h"
 #include "cli/term.h"
@@ -176,35 +177,15 @@ struct usage usage_now(void)
     return (struct usage){cpu_now(), machine_now(), process_bytes_read()};
 }
 
-static bool is_engine(const char *name, size_t len, char names[160])
-{
-    const struct io_ops *const *engines = io_engines();
-    bool found = false;
-
-    names[0] = '\0';
-    for (unsigned i = 0; engines[i]; i++) {
-        size_t at = strlen(names);
-
-        found |= strlen(engines[i]->name) == len && !strncmp(engines[i]->name, name, len);
-        snprintf(names + at, 160 - at, "%s%s", at ? ", " : "", engines[i]->name);
-    }
-    return found;
-}
-
 int reader_engines_check(const char *list, struct err *e)
 {
-    char names[160];
+    const struct io_ops *const *engines = io_engines();
+    const char *names[8];
+    unsigned n = 0;
 
-    for (const char *at = list; at; at = strchr(at, ',')) {
-        size_t len;
-
-        at += *at == ',';
-        len = strcspn(at, ",");
-        if (!is_engine(at, len, names))
-            return err_set(e, ERR_ARG, "--engines \"%.*s\": this build has %s", (int)len, at,
-                           names);
-    }
-    return 0;
+    for (; n < sizeof(names) / sizeof(*names) && engines[n]; n++)
+        names[n] = engines[n]->name;
+    return flag_names_check(list, "engines", "this build has", names, n, e);
 }
 
 int reader_run(struct io *io, const struct read_work *w, uint8_t *arena, double *latency,

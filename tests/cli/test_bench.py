@@ -511,6 +511,14 @@ def test_a_closed_stdout_never_becomes_the_report(tmp_path):
     check_report(json.loads(out.read_text().splitlines()[-1]), "report")
 
 
+def test_a_reader_who_leaves_ends_the_measuring():
+    child = subprocess.Popen([BENCH, "kernels", "--families", "vec", "--sample-ms", "20", "--ram", "4M"],
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=clean_env())
+    child.stdout.readline()
+    child.stdout.close()
+    assert child.stderr.read() == b"" and child.wait(timeout=120) == -signal.SIGPIPE
+
+
 def test_help_is_asked_for_as_elsewhere():
     assert bench("io", "-h").stdout == bench("io", "--help").stdout == bench("help", "io").stdout
     assert bench("-h").stdout == bench("--help").stdout == bench("help").stdout

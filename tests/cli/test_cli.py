@@ -258,6 +258,13 @@ def test_a_slash_behind_a_directory_is_in_no_message(copy, tmp_path):
         assert err.startswith("waste: ") and "/:" not in err, err
 
 
+def test_the_server_leaves_no_compiled_modules_behind(tmp_path):
+    """What is installed stays as it was installed."""
+    env = {"PYTHONPYCACHEPREFIX": str(tmp_path), "PYTHONDONTWRITEBYTECODE": ""}
+    waste("serve", "--help", env=env, check=0)
+    assert not list(tmp_path.rglob("*.pyc"))
+
+
 def test_misuse_says_whose_help_to_read():
     assert b"`waste help chat`" in waste("chat", "demo", "--load", "x", check=2).stderr
     assert b"`waste help synth`" in waste("synth", check=2).stderr

@@ -288,14 +288,16 @@ def test_verify_against_finds_what_was_changed(small, tmp_path):
     assert b"configuration: rms_norm_eps is not" in waste(
         "verify", turned, "--against", small / "k3", check=4).stdout
     text["config"]["rms_norm_eps"] /= 2
-    del text["config"]["activation_situ_beta"]  # what is left out stands for its default
+    for name in ("activation_situ_beta", "latent_moe_use_norm"):
+        del text["config"][name]  # what is left out stands for its default
     text["config"]["num_experts_per_token"] -= 1
     (turned / "manifest.json").write_text(json.dumps(text))
     got = waste_json("verify", turned, "--against", small / "k3", check=4)
     source = manifest(small / "k3.waste")["config"]
     top_k, beta = source["num_experts_per_token"], source["activation_situ_beta"]
     assert [(d["name"], d["container"], d["source"]) for d in got["computed_with"]] == [
-        ("num_experts_per_token", top_k - 1, top_k), ("activation_situ_beta", 1, beta)]
+        ("num_experts_per_token", top_k - 1, top_k), ("latent_moe_use_norm", 0, 1),
+        ("activation_situ_beta", 1, beta)]
     said = waste("verify", turned, "--against", small / "k3", check=4).stdout.decode()
     assert f"configuration: num_experts_per_token is not what the source has: {top_k - 1}, there {top_k}\n" in said
     assert said.count("num_experts_per_token") == 1

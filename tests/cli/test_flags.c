@@ -141,6 +141,29 @@ static void names_are_found_whole(void **unused)
     assert_false(flag_names("", "sync"));
 }
 
+static void refuse_name(const char *list, const char *message)
+{
+    static const char *const known[] = {"threads", "sync"};
+    struct err e;
+
+    assert_int_equal(flag_names_check(list, "engines", "there are", known, 2, &e), ERR_ARG);
+    assert_string_equal(e.text, message);
+}
+
+static void names_that_are_not_known_are_refused(void **unused)
+{
+    static const char *const known[] = {"threads", "sync"};
+    struct err e;
+
+    (void)unused;
+    assert_int_equal(flag_names_check(NULL, "engines", "there are", known, 2, &e), 0);
+    assert_int_equal(flag_names_check("sync,threads", "engines", "there are", known, 2, &e), 0);
+    refuse_name("", "--engines \"\": there are threads, sync");
+    refuse_name("sync,", "--engines \"\": there are threads, sync");
+    refuse_name("threads,other", "--engines \"other\": there are threads, sync");
+    refuse_name("syn,threads", "--engines \"syn\": there are threads, sync (did you mean sync?)");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -149,6 +172,7 @@ int main(void)
         cmocka_unit_test(what_is_wrong_is_named),
         cmocka_unit_test(a_list_that_is_too_long_is_refused),
         cmocka_unit_test(names_are_found_whole),
+        cmocka_unit_test(names_that_are_not_known_are_refused),
     };
 
     return cmocka_run_group_tests_name("flags", tests, NULL, NULL);

@@ -31,13 +31,16 @@ def test_a_run_that_learns_is_noted_and_the_next_one_reads_early(copy):
     assert first == sorted(first, key=lambda e: (-e[2], e[0], e[1]))
     again, err = learn(copy)
     assert again == text
-    assert "hotlist  usage.waste: the" in err and "experts preloaded" in err
+    assert "hotlist  usage.waste: the" in err
     assert entries(copy.path / "usage.waste")[0][2] == first[0][2] + first[0][2] // 2
     plain = run(copy, "Hello", "-n", 8, *FOREVER, check=0)
     assert plain.stdout == text and b"learned" not in plain.stderr
     _, summary = run_lines(copy, "Hello", "-n", 8, *FOREVER)
     assert 0 <= summary["hits_preload"] <= summary["hits_prefetch"]
     assert summary["hits_preload"] <= summary["preloaded"]
+    # What is read before the first pass, a busy machine may not have begun to read.
+    assert any(b"experts preloaded" in run(copy, "Hello", "-n", 8, *FOREVER, check=0).stderr
+               for _ in range(20))
 
 
 def test_the_hotlist_is_where_the_flag_or_the_variable_says(copy, tmp_path):
@@ -124,5 +127,9 @@ def test_below_a_container_that_is_read_only_the_hotlist_is_in_the_cache(copy):
         other.parent.chmod(0o755)
         _, err = learn(other, env=env, cwd=room, **who)
         assert "hotlist" not in err and len(os.listdir(room + "/cache/waste")) == 2
-        other.chmod(0o755)
+        # and a name that leaves no room for more
+        long = other.rename(Path(room) / ("x" * 250))
+        _, err = learn(long, env=env, cwd=room, **who)
+        assert "learned  the experts used" in err and len(os.listdir(room + "/cache/waste")) == 3
+        long.chmod(0o755)
         model.chmod(0o755)

@@ -594,6 +594,24 @@ def test_r12_many_bodies_at_once_do_not_fill_memory():
             c.close()
 
 
+def test_r12_texts_of_grammars_have_a_place_of_their_own_until_their_answers_are_over():
+    """That of a server with room for one and a half."""
+    narrow = [sys.executable, "-c", "import runpy, serve.routes; serve.routes.GRAMMARS = 30; "
+              "runpy.run_module('serve', run_name='__main__')"]
+    with Server("--sessions", 2, "--drain-timeout", 0, command=narrow) as s:
+        s.ready()
+        body = {"prompt": "a", "max_tokens": 3000, "grammar": "root ::= [a-z]{3000}"}
+        first = s.stream("/v1/completions", body)
+        s.wait_for_health("answering")
+        refused = s.post("/v1/completions", body)
+        assert refused.status == 503 and "schemas and grammars" in refused.error["message"]
+        assert refused.headers["Retry-After"] and s.post(CHAT, HI).status == 200
+        assert s.health()["answering"] == 1, "the answer was too short for this test"
+        first.abort()
+        s.wait_idle()
+        assert s.post("/v1/completions", {**body, "max_tokens": 2}).status == 200
+
+
 def test_expect_100_continue_is_answered(server):
     body = json.dumps(HI).encode()
     s = server.connect()

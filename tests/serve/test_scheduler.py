@@ -310,6 +310,13 @@ class Workshop:
             assert self.changed.wait_for(lambda: len(self.begun) >= n, 60), self.begun
 
 
+def wait_until(true):
+    until = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < until
+        time.sleep(0.001)
+
+
 def limited(text, **more):
     return job(5, settings={"grammar": text, "grammar_kind": engine.GRAMMAR_TEXT}, **more)
 
@@ -356,16 +363,22 @@ def test_equal_grammars_are_compiled_once(monkeypatch):
 
 @pytest.mark.parametrize("status, kind", [(engine.E_LIMIT, "request"), (engine.E_OOM, "engine")])
 def test_a_grammar_that_cannot_be_compiled_fails_its_job_alone(monkeypatch, status, kind):
+    tried = []
+
     def refuse(text, _):
+        tried.append(text)
         raise engine.Failure(status, "grammar: it is too much")
 
     with scheduler_with(monkeypatch, compiled=refuse, sessions=1) as (s, ctx):
         _, speaking = start(s, ctx, 5)
         bad, heard = limited(b"bad")
         s.submit(bad)
+        wait_until(lambda: bad.cancelled)
+        time.sleep(0.02)  # the pass goes on, and the compiler does not try again
         step(ctx, 3)
         failed = heard.wait(Failed)
         assert (failed.kind, failed.param) == (kind, "grammar") and "too much" in failed.message
+        assert tried == [b"bad"]
         assert speaking.wait(Ended).usage.generated == 3
 
 
@@ -409,15 +422,33 @@ def test_grammars_that_wait_for_a_slot_have_a_limit(monkeypatch):
         start(s, ctx, 5, max_tokens=3)
         waiting = [limited(bytes([n]), max_tokens=1) for n in range(65, 68)]
         s.submit(*(j for j, _ in waiting))
-        until = time.monotonic() + 60
-        while not waiting[0][0].grammar and time.monotonic() < until:
-            time.sleep(0.001)
+        wait_until(lambda: waiting[0][0].grammar)
         with s.lock:
             assert s._to_compile() is None and shop.begun == [b"A"]
         step(ctx, 6)
         for _, heard in waiting:
             heard.wait(Ended)
         assert shop.begun == [b"A", b"B", b"C"]
+
+
+def test_a_grammar_that_nobody_waits_for_any_more_makes_room_for_the_next(monkeypatch):
+    """Symptom: the next was compiled only when somebody else came, for cancelling alone woke the
+    compiler, and what was cancelled was still there."""
+    shop = Workshop(n_bytes=AHEAD)
+    for _ in range(2):
+        shop.gate.release()
+    with scheduler_with(monkeypatch, compiled=shop, sessions=1, queue=8) as (s, ctx):
+        start(s, ctx, 5, max_tokens=3)
+        (gone, gone_heard), (waits, heard) = limited(b"A"), limited(b"B", max_tokens=1)
+        s.submit(gone, waits)
+        wait_until(lambda: gone.grammar)
+        s.cancel(gone)
+        time.sleep(0.1)  # the engine's thread is in a pass, and the compiler's looks
+        step(ctx, 3)
+        gone_heard.wait(Failed)
+        shop.wait_begun(2)
+        step(ctx)
+        heard.wait(Ended)
 
 
 def test_nobody_turns_round_and_round_while_a_grammar_is_compiled(monkeypatch):
