@@ -60,7 +60,7 @@ static bool disk_refuses(void)
     return n == disk.fail_at;
 }
 
-static bool was_direct[1024]; /* by descriptor: how its file was opened */
+static atomic_bool was_direct[1024]; /* by descriptor: how its file was opened */
 
 int openat(int at, const char *name, int flags, ...)
 {
@@ -79,7 +79,7 @@ int openat(int at, const char *name, int flags, ...)
 
 int dup2(int fd, int to)
 {
-    was_direct[to] = was_direct[fd];
+    atomic_store(&was_direct[to], atomic_load(&was_direct[fd]));
     return (int)syscall(SYS_dup3, fd, to, 0);
 }
 
